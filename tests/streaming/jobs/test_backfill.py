@@ -10,6 +10,7 @@ from include.control import orders
 from include.control.jobs import backfills, stale_tables
 from include.control.store import database
 from include.engine.batch import batch
+from include.engine.checkpoints import definition
 from include.engine.jobs import backfill as engine_backfill
 from include.engine.jobs import replacement
 from include.engine.stream.host import Host
@@ -126,6 +127,7 @@ def test_a_range_is_what_todays_code_makes_of_its_source_and_nothing_else_change
         "alone": False,
         "rows_before": 2,
         "position": {silver.flow: position.position_of(silver.flow).offset},
+        "definitions": {silver.flow: definition.rows_fingerprint(new_silver)},
     }
     verify.verify(new_silver)
     run_once(new_silver)
