@@ -58,3 +58,5 @@ def test_every_generated_file_is_accounted_for_and_no_flow_stops(name, run_once,
         for format_, landing in folders.items():
             accounted(landing, tables[format_], format_)
             verify.verify(tables[format_])
+    for landing in folders.values():
+        landing.remove()

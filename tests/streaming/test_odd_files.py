@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import zlib
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
 
 import pyarrow as pa
@@ -28,8 +29,10 @@ from tests.support.landing import Landing
 
 
 @pytest.fixture
-def landing(name) -> Landing:
-    return Landing(name)
+def landing(name) -> Iterator[Landing]:
+    landing = Landing(name)
+    yield landing
+    landing.remove()
 
 
 def as_parquet(table: pa.Table, **options) -> bytes:

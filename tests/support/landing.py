@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,6 +28,10 @@ class Landing:
     @property
     def folder(self) -> Path:
         return Path(settings().folder(self.path))
+
+    def remove(self) -> None:
+        """Removes a folder of odd names, because other tests list the home."""
+        shutil.rmtree(os.fsencode(self.folder), ignore_errors=True)
 
     def table(self, format: str = "csv", schema: str | None = None, **source) -> Table:
         declared = {} if schema is None else {"schema": schema}

@@ -55,7 +55,7 @@ def platform_state() -> tuple:
         for path in (top_path, *top_path.rglob("*"))
         if not path.name.startswith("control.")
     ]
-    file_stats = {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
+    file_stats = {path: (path.lstat().st_size, path.lstat().st_mtime_ns) for path in paths}
     with database.transaction(database.connect(settings().control_url)) as connection:
         control_rows = {name: connection.execute(table.select()).all() for name, table in metadata.tables.items()}
     return file_stats, control_rows
