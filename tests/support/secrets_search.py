@@ -1,6 +1,7 @@
 """Searches everything that processes leave behind for secrets."""
 
 import json
+import subprocess
 import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -17,7 +18,7 @@ PAGES = ("jobs", "stages", "storage", "environment", "executors", "SQL", "Stream
 
 def files_with(secrets: Iterable[str], directory: Path) -> set[Path]:
     """The files below the directory whose name or content has one of the secrets. Parquet is read, as it is packed."""
-    return {file for file in directory.rglob("*") if file.is_file() and holds(_content(file), secrets)}
+    return {file for file in directory.rglob("*") if file.is_file() and holds(content(file), secrets)}
 
 
 def rows_with(secrets: Iterable[str], engine: Engine) -> set[str]:
@@ -70,10 +71,14 @@ def ui_pages(port: int) -> Iterator[tuple[str, bytes]]:
         yield address, _get(address)
 
 
-def _content(file: Path) -> bytes:
+def content(file: Path) -> bytes:
+    """The name and the content of a file, as text where it is compressed; empty if it is gone."""
     with suppress(FileNotFoundError):
         if file.suffix == ".parquet":
             return str(file).encode() + repr(pyarrow.parquet.read_table(file).to_pylist()).encode()
+        if file.name.startswith("control.db"):
+            # A process that closes a file of SQLite loses its locks on it, and with them the database.
+            return str(file).encode() + subprocess.check_output(["cat", str(file)])
         return str(file).encode() + file.read_bytes()
     return b""
 
