@@ -226,25 +226,3 @@ def test_a_value_the_transform_cannot_cast_needs_a_person(append, run_once, name
     assert refusal.value.error == "CAST_INVALID_INPUT"
     run_once(replace(table, transform=lambda rows: rows.selectExpr("try_cast(t AS INT) AS a")))
     assert stored_values(table) == [None]
-
-
-def test_a_row_that_breaks_a_constraint_of_the_table_needs_a_person(append, run_once, spark, name):
-    append(f"bronze.{name}", [{"a": 1}], ROW)
-    run_once(copy_table(name))
-    path = f"delta.`{settings().table_path(f'silver.{name}')}`"
-    spark.sql(f"ALTER TABLE {path} ADD CONSTRAINT small CHECK (a < 10)")
-    append(f"bronze.{name}", [{"a": 11}], ROW)
-    with pytest.raises(FlowBroken) as refusal:
-        run_once(copy_table(name))
-    assert refusal.value.error.startswith("DELTA_VIOLATE_CONSTRAINT_WITH_VALUES")
-    spark.sql(f"ALTER TABLE {path} DROP CONSTRAINT small")
-    run_once(copy_table(name))
-    assert stored_values(copy_table(name)) == [1, 11]
-
-
-@only_in_full_runs
-def test_a_missing_value_where_the_schema_wants_one_needs_a_person(append, run_once, name):
-    append(f"bronze.{name}", [{"a": None}], ROW)
-    with pytest.raises(FlowBroken) as refusal:
-        run_once(copy_table(name, schema="a INT NOT NULL"))
-    assert refusal.value.error == "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"
