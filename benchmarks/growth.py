@@ -19,12 +19,12 @@ from typing import Any
 from sqlalchemy import Connection, MetaData, create_engine, insert
 
 from include import retention
+from include.airflow.supervisor import housekeeping
 from include.control import cleanup, schedule
 from include.control.cleanup import DAY_SECONDS
 from include.control.store import database
 from include.control.store.schema import audits, incidents, pauses, windows
 from include.errors import report
-from include.orchestration import housekeeping
 from include.settings import ROOT, settings
 
 MOST_BYTES = 1_000_000_000

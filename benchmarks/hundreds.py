@@ -47,8 +47,8 @@ from benchmarks.hundreds import tables
 from include import catalog
 from include.catalog import Catalog
 from include.control.store import database
-from include.orchestration.publish_progress import show_all
-from include.orchestration.reconcile import reconcile_all
+from include.airflow.supervisor.reconcile import show_all
+from include.airflow.supervisor.reconcile import reconcile_all
 from include.settings import settings
 flows, drivers = map(int, sys.argv[1:])
 benchmark_tables = Catalog({table.name: table for table in tables(flows, drivers)})

@@ -19,9 +19,9 @@ from typing import Any
 from airflow.sdk import dag, task
 
 from include import catalog
-from include.orchestration import backfill, dag_presentation, tasks
-from include.orchestration.days import Days
-from include.orchestration.in_driver import BackfillInDriver
+from include.airflow import dags, jobs, tasks
+from include.airflow.dags import Days
+from include.airflow.in_driver import BackfillInDriver
 from include.spec import Table
 from include.validation import slices
 
@@ -31,17 +31,17 @@ def backfills(table: Table) -> None:
 
     @dag(
         dag_id=f"backfill.{table.name}",
-        description=dag_presentation.description(__doc__, table.name),
+        description=dags.description(__doc__, table.name),
         schedule=Days() if in_slices else None,
         start_date=datetime(1970, 1, 1, tzinfo=UTC),
         catchup=False,
         # For manual runs; `airflow backfill create` has its own limit.
         max_active_runs=1,
-        params=backfill.FORM,
+        params=jobs.BACKFILL_FORM,
         is_paused_upon_creation=False,
-        default_args={"owner": dag_presentation.owner(table)},
-        doc_md=dag_presentation.documentation(__doc__, table.name),
-        tags=dag_presentation.tags("backfill", table),
+        default_args={"owner": dags.owner(table)},
+        doc_md=dags.documentation(__doc__, table.name),
+        tags=dags.tags("backfill", table),
     )
     def pipeline() -> None:
         @task
@@ -50,7 +50,7 @@ def backfills(table: Table) -> None:
         ) -> dict[str, str]:
             is_day = dag_run.run_type == "backfill"
             day = (data_interval_start.isoformat(), data_interval_end.isoformat()) if is_day else None
-            return backfill.plan(table.name, params, day)
+            return jobs.plan_backfill(table.name, params, day)
 
         retry_args: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(minutes=1)}
         in_driver = BackfillInDriver(task_id="in_driver", table=table.name, fallback_task="backfill", **retry_args)

@@ -28,34 +28,34 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import dag, task
 
 from include import catalog
+from include.airflow import controls, dags, tasks
 from include.control.commands import DESTRUCTIVE
 from include.control.store import database
 from include.control.supervision.supervision import SUPERVISOR
-from include.orchestration import dag_presentation, oncall, tasks
 from include.settings import settings
 
-EXAMPLE = dag_presentation.example(catalog.load().flows)
+EXAMPLE = dags.example(catalog.load().flows)
 
 
 @dag(
     dag_id="control.stream",
-    description=dag_presentation.description(__doc__, EXAMPLE),
+    description=dags.description(__doc__, EXAMPLE),
     schedule=None,
-    params=oncall.FORM,
+    params=controls.FORM,
     max_active_runs=100,  # Runs that wait for an approval must not delay others.
     is_paused_upon_creation=False,
-    default_args={"owner": dag_presentation.OWNER},
-    doc_md=dag_presentation.documentation(__doc__, EXAMPLE),
+    default_args={"owner": dags.OWNER},
+    doc_md=dags.documentation(__doc__, EXAMPLE),
     tags=["control", "sluice"],
 )
 def control() -> None:
     @task.branch
     def check(params: Any = None, dag_run: Any = None, ti: Any = None) -> str:
-        command = oncall.command(params, dag_run.triggering_user_name)
+        command = controls.command(params, dag_run.triggering_user_name)
         if command.action not in DESTRUCTIVE:
             return "obey"
-        ti.xcom_push("consequence", oncall.describe_effect(command))
-        ti.xcom_push("state", oncall.approved_state(command))
+        ti.xcom_push("consequence", controls.describe_effect(command))
+        ti.xcom_push("state", controls.approved_state(command))
         return "approve"
 
     approve = tasks.approval(
@@ -64,9 +64,9 @@ def control() -> None:
 
     @task(trigger_rule="none_failed_min_one_success")
     def obey(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
-        command = oncall.command(params, dag_run.triggering_user_name)
-        approved = ti.xcom_pull("check", key="state"), ti.xcom_pull("approve")
-        print(*(results := oncall.run_command(database.connect(settings().control_url), command, *approved)), sep="\n")
+        command = controls.command(params, dag_run.triggering_user_name)
+        answers = ti.xcom_pull("check", key="state"), ti.xcom_pull("approve")
+        print(*(results := controls.run_command(database.connect(settings().control_url), command, *answers)), sep="\n")
         return results
 
     supervise = TriggerDagRunOperator(  # Starts a missing driver now: the next scheduled run may be a minute away.

@@ -15,8 +15,8 @@ from typing import Any
 from airflow.sdk import dag, task
 
 from include import catalog
+from include.airflow import dags, jobs, tasks
 from include.control.store import database
-from include.orchestration import dag_presentation, full_refresh, tasks
 from include.settings import settings
 from include.spec import Table
 from include.validation import slices
@@ -25,26 +25,26 @@ from include.validation import slices
 def refreshes(table: Table) -> None:
     @dag(
         dag_id=f"full_refresh.{table.name}",
-        description=dag_presentation.description(__doc__, table.name),
+        description=dags.description(__doc__, table.name),
         schedule=None,
         max_active_runs=1,
-        params=full_refresh.FORM,
+        params=jobs.FULL_REFRESH_FORM,
         is_paused_upon_creation=False,
-        default_args={"owner": dag_presentation.owner(table)},
-        doc_md=dag_presentation.documentation(__doc__, table.name),
-        tags=dag_presentation.tags("full refresh", table),
+        default_args={"owner": dags.owner(table)},
+        doc_md=dags.documentation(__doc__, table.name),
+        tags=dags.tags("full refresh", table),
     )
     def pipeline() -> None:
         @task
         def plan(params: Any = None) -> str:
-            return full_refresh.plan(table.name, params)
+            return jobs.plan_full_refresh(table.name, params)
 
         approve = tasks.approval(f"{table.name}: make all of it anew?", "{{ ti.xcom_pull('plan') }}")
 
         @task
         def check(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
             engine, requester = database.connect(settings().control_url), dag_run.triggering_user_name
-            return full_refresh.arguments(
+            return jobs.full_refresh_arguments(
                 table.name, params, requester, ti.xcom_pull("approve"), dag_run.run_id, engine
             )
 

@@ -18,23 +18,23 @@ from typing import Any, cast
 from airflow.sdk import dag, task
 
 from include import catalog
-from include.orchestration import cron, dag_presentation, maintenance, tasks
-from include.orchestration.in_driver import WindowInDriver
+from include.airflow import dags, maintenance, tasks
+from include.airflow.in_driver import WindowInDriver
 from include.spec import Table
 
 
 def maintain(table: Table) -> None:
     @dag(
         dag_id=f"maintain.{table.name}",
-        description=dag_presentation.description(__doc__, table.name),
-        schedule=cron.of_windows(table),
+        description=dags.description(__doc__, table.name),
+        schedule=dags.window_schedule(table),
         catchup=False,
         max_active_runs=1,
         params=maintenance.FORM,
         is_paused_upon_creation=False,
-        default_args={"owner": dag_presentation.owner(table), "retries": 0},
-        doc_md=dag_presentation.documentation(__doc__, table.name),
-        tags=dag_presentation.tags("maintain", table),
+        default_args={"owner": dags.owner(table), "retries": 0},
+        doc_md=dags.documentation(__doc__, table.name),
+        tags=dags.tags("maintain", table),
     )
     def pipeline() -> None:
         @task

@@ -15,23 +15,23 @@ from datetime import timedelta
 from airflow.sdk import dag
 
 from include import catalog
-from include.orchestration import dag_presentation, tasks
-from include.orchestration.refresh import skip_without_source
+from include.airflow import dags, tasks
+from include.airflow.jobs import skip_without_source
 from include.spec import Table
 
 
 def refresh(view: Table) -> None:
     @dag(
         dag_id=f"refresh.{view.name}",
-        description=dag_presentation.description(__doc__, view.name),
+        description=dags.description(__doc__, view.name),
         schedule=view.schedule,
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=False,
         # A maintenance window may block the view for a moment.
-        default_args={"owner": dag_presentation.owner(view), "retries": 2, "retry_delay": timedelta(minutes=1)},
-        doc_md=dag_presentation.documentation(__doc__, view.name),
-        tags=dag_presentation.tags("refresh", view),
+        default_args={"owner": dags.owner(view), "retries": 2, "retry_delay": timedelta(minutes=1)},
+        doc_md=dags.documentation(__doc__, view.name),
+        tags=dags.tags("refresh", view),
     )
     def pipeline() -> None:
         arguments = ["--table", view.name, "--run", "{{ run_id }}"]

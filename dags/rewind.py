@@ -15,26 +15,26 @@ from typing import Any
 
 from airflow.sdk import dag, task
 
-from include.orchestration import dag_presentation, rewind, tasks
+from include.airflow import dags, jobs, tasks
 
-EXAMPLE = dag_presentation.example(rewind.TABLES)
+EXAMPLE = dags.example(jobs.REWOUND_TABLES)
 
 
 @dag(
     dag_id="rewind",
-    description=dag_presentation.description(__doc__, EXAMPLE),
+    description=dags.description(__doc__, EXAMPLE),
     schedule=None,
-    params=rewind.FORM,
+    params=jobs.REWIND_FORM,
     max_active_runs=10,
     is_paused_upon_creation=False,
-    default_args={"owner": dag_presentation.OWNER},
-    doc_md=dag_presentation.documentation(__doc__, EXAMPLE),
+    default_args={"owner": dags.OWNER},
+    doc_md=dags.documentation(__doc__, EXAMPLE),
     tags=["rewind", "sluice"],
 )
 def rewinds() -> None:
     @task
     def plan(params: Any = None, dag_run: Any = None, ti: Any = None) -> int:
-        number, markdown = rewind.plan(params, dag_run.triggering_user_name)
+        number, markdown = jobs.plan_rewind(params, dag_run.triggering_user_name)
         ti.xcom_push("said", markdown)
         return number
 
@@ -42,7 +42,7 @@ def rewinds() -> None:
 
     @task
     def check(ti: Any = None) -> None:
-        rewind.require_approval(ti.xcom_pull("plan"), ti.xcom_pull("approve"))
+        jobs.require_approved_rewind(ti.xcom_pull("plan"), ti.xcom_pull("approve"))
 
     run = tasks.job("rewind", "rewind", ["--number", "{{ ti.xcom_pull('plan') }}"], "rewind", retries=2)
     plan() >> approve >> check() >> run

@@ -10,9 +10,8 @@ from datetime import timedelta
 from airflow.sdk import dag, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.orchestration import dag_presentation
-from include.orchestration.publish_progress import publish_all
-from include.orchestration.reconcile import reconcile_all, to_task_arguments
+from include.airflow import dags
+from include.airflow.supervisor.reconcile import publish_all, reconcile_all, to_task_arguments
 
 
 @dag(
@@ -23,7 +22,7 @@ from include.orchestration.reconcile import reconcile_all, to_task_arguments
     # A run that hangs, or whose worker was killed, must not block the next ones.
     dagrun_timeout=timedelta(minutes=3),
     is_paused_upon_creation=False,
-    default_args={"owner": dag_presentation.OWNER, "retries": 0},
+    default_args={"owner": dags.OWNER, "retries": 0},
     doc_md=__doc__,
     tags=["supervise", "sluice"],
 )

@@ -2,9 +2,10 @@
 
 from airflow.plugins_manager import AirflowPlugin
 
-from include.orchestration.days import Days
+from include.airflow.dags import Days
+from include.orchestration import days
 
 
 class Sluice(AirflowPlugin):
     name = "sluice"
-    timetables = [Days]
+    timetables = [Days, days.Days]

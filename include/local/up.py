@@ -65,7 +65,7 @@ def main() -> None:
         services = Airflow(config, platform, variables)
         _start(config, platform, services, java_home, broker)
         if not platform.find(WATCHDOG):
-            command = [str(install.venv() / "bin" / "python"), "-m", "include.orchestration.watchdog"]
+            command = [str(install.venv() / "bin" / "python"), "-m", "include.airflow.supervisor.watchdog"]
             platform.start(WATCHDOG, command, services.variables)
         _wait_for_streams(config, platform, services, [BROKER] if broker else [])
         # No stream needs the triggerer, so it starts after the streams have used the processors.

@@ -1,0 +1,1 @@
+"""Names of earlier versions of `include.airflow`, as crontabs, compose files and Airflow's database hold them."""

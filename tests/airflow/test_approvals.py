@@ -4,13 +4,13 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import select
 
+from include.airflow import controls, jobs, tasks
 from include.control import orders
 from include.control.jobs import approvals, rewinds
 from include.control.jobs.rewinds import RestorePoint
 from include.control.store import database
 from include.control.store.schema import audits
 from include.errors import UsageError
-from include.orchestration import full_refresh, oncall, rewind, tasks
 from include.settings import settings
 
 SILVER = "silver.of_a_test"
@@ -64,11 +64,11 @@ def test_nothing_follows_where_who_asked_has_approved_it_alone(users):
     users(TWO_USERS)
     engine = database.connect(settings().control_url)
     with pytest.raises(AirflowSkipException, match="ada asked for it, so that another user has to approve it"):
-        full_refresh.arguments(SILVER, {"reason": "a", "alone": False}, "ada", answer("ada"), "run 1", engine)
+        jobs.full_refresh_arguments(SILVER, {"reason": "a", "alone": False}, "ada", answer("ada"), "run 1", engine)
     restore_points = {SILVER: RestorePoint(1, None, {}, 1.0)}
     job = rewinds.plan(engine, SILVER, "2026-03-01", restore_points, [], "ada", "a bug")
     with pytest.raises(AirflowSkipException, match="another user has to approve it"):
-        rewind.require_approval(job.number, answer("ada"))
+        jobs.require_approved_rewind(job.number, answer("ada"))
     assert rewinds.get(engine, job.number).phase == rewinds.GIVEN_UP
 
 
@@ -78,7 +78,7 @@ def test_the_approval_of_a_rewind_stands_where_its_job_looks(users):
     approved_job, other_job = (
         rewinds.plan(engine, SILVER, "2026-03-01", restore_points, [], "ada", "a bug") for _ in range(2)
     )
-    rewind.require_approval(approved_job.number, answer("grace"))
+    jobs.require_approved_rewind(approved_job.number, answer("grace"))
     approvals.require(engine, approved_job)
     # A user marked both tasks of the other job as successful.
     with pytest.raises(UsageError, match="nobody has approved it"):
@@ -96,21 +96,21 @@ def test_a_job_is_given_up_once_another_person_has_read_what_that_leaves_and_app
     users(TWO_USERS)
     engine = database.connect(settings().control_url)
     job = dead_job(engine)
-    command = oncall.command({**FORM, "job": job, "action": "give up"}, "ada")
-    description = oncall.describe_effect(command)
+    command = controls.command({**FORM, "job": job, "action": "give up"}, "ada")
+    description = controls.describe_effect(command)
     assert (
         f"**{job}** is given up" in description
         and "- nothing was put back" in description
         and "Asked for by ada: a test" in description
     )
-    state = oncall.approved_state(command)
+    state = controls.approved_state(command)
     for invalid_answer in (None, answer("ada"), answer("grace", tasks.REJECT)):
         with pytest.raises(AirflowSkipException, match=f"{job}: nothing done"):
-            oncall.run_command(engine, command, state, invalid_answer)
+            controls.run_command(engine, command, state, invalid_answer)
     with pytest.raises(AirflowSkipException, match="has come further"):
-        oncall.run_command(engine, command, ["another thing"], answer("grace"))
+        controls.run_command(engine, command, ["another thing"], answer("grace"))
     assert orders.read(engine, "main", [SILVER]).of[SILVER].state == "stopped"
-    assert oncall.run_command(engine, command, state, answer("grace")) == [
+    assert controls.run_command(engine, command, state, answer("grace")) == [
         f"{job}: nothing was put back; {SILVER} is running again"
     ]
     assert orders.read(engine, "main", [SILVER]).of[SILVER].state == "running"
@@ -132,11 +132,11 @@ def test_a_job_is_given_up_once_another_person_has_read_what_that_leaves_and_app
 )
 def test_a_job_is_named_to_give_it_up_and_for_nothing_else(users, form):
     with pytest.raises(AirflowFailException, match="give up is for a job alone"):
-        oncall.command({**FORM, **form}, "ada")
+        controls.command({**FORM, **form}, "ada")
 
 
 @pytest.mark.parametrize("job", ["rewind 7", "backfill 7", "my job"])
 def test_a_job_that_there_is_not_is_refused_before_anybody_is_asked(users, job):
-    command = oncall.command({**FORM, "job": job, "action": "give up"}, "ada")
+    command = controls.command({**FORM, "job": job, "action": "give up"}, "ada")
     with pytest.raises(AirflowFailException):
-        oncall.describe_effect(command)
+        controls.describe_effect(command)

@@ -9,8 +9,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from include import catalog
+from include.airflow import jobs
 from include.control.jobs import backfills
-from include.orchestration import backfill
 from include.settings import from_environment
 from include.validation import slices
 from tests.support.flows import only_in_full_runs
@@ -106,7 +106,7 @@ def test_what_cannot_be_done_is_refused_before_spark_starts(monkeypatch, tmp_pat
     settings.cache_clear()
     try:
         with pytest.raises(AirflowFailException, match=f"^{sentence}"):
-            backfill.plan(table, FORM | asked, day)
+            jobs.plan_backfill(table, FORM | asked, day)
     finally:
         monkeypatch.undo()
         settings.cache_clear()

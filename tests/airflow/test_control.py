@@ -11,11 +11,12 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import Engine, select
 
+from include.airflow import controls, tasks
+from include.airflow.supervisor import watchdog
 from include.control import acknowledgements, incidents, orders
 from include.control.store import database
 from include.control.store.schema import audits, releases, resets, skips
 from include.local import environment
-from include.orchestration import diagnose, oncall, tasks
 from include.settings import from_environment, settings
 from tests.conftest import free_port
 from tests.support.oncall import OnCall, on_call
@@ -60,7 +61,7 @@ def test_a_restart_is_obeyed_at_once_and_pasted_again_does_no_harm(control):
 
 
 def test_a_driver_stands_for_all_its_flows():
-    command = oncall.command(form(driver="main", action="stop"), "ada")
+    command = controls.command(form(driver="main", action="stop"), "ada")
     assert command.who == "ada"
     assert {FLOW, BRONZE, "gold.heart_rate_by_model"} <= set(command.flows)
 
@@ -78,23 +79,25 @@ def test_a_driver_stands_for_all_its_flows():
 )
 def test_what_cannot_be_asked_for_is_refused_in_one_sentence(wrong, sentence):
     with pytest.raises(AirflowFailException, match=sentence):
-        oncall.command(form(**wrong), "ada")
+        controls.command(form(**wrong), "ada")
 
 
 def test_who_approves_reads_what_will_happen_and_that_data_stays_missing():
-    reset = oncall.describe_effect(oncall.command(form(flow=FLOW, action="reset checkpoint"), "ada"))
+    reset = controls.describe_effect(controls.command(form(flow=FLOW, action="reset checkpoint"), "ada"))
     assert f"**{FLOW}** ends" in reset
     assert "generation 1 begins where the last commit of its table ended" in reset
     assert "Asked for by ada: a test" in reset
     assert "missing" not in reset
     (settings().checkpoints(BRONZE) / "3").mkdir(parents=True)
-    reset_of_empty_table = oncall.describe_effect(oncall.command(form(flow=BRONZE, action="reset checkpoint"), "ada"))
+    reset_of_empty_table = controls.describe_effect(
+        controls.command(form(flow=BRONZE, action="reset checkpoint"), "ada")
+    )
     (settings().checkpoints(BRONZE) / "3").rmdir()
     assert "generation 4 begins with all that its source still holds: no batch is in the table" in reset_of_empty_table
-    loss = oncall.describe_effect(oncall.command(form(flow=BRONZE, action="accept data loss"), "ada"))
+    loss = controls.describe_effect(controls.command(form(flow=BRONZE, action="accept data loss"), "ada"))
     assert "Records of topic 'tracker-events' that Kafka no longer holds stay missing" in loss
     assert "The lost ranges are recorded" in loss
-    release = oncall.describe_effect(oncall.command(form(flow=FLOW, action="release"), "ada"))
+    release = controls.describe_effect(controls.command(form(flow=FLOW, action="release"), "ada"))
     assert f"VACUUM of **{BRONZE}** no longer waits for **{FLOW}**" in release
     assert "its table has to be moved away, and built anew" in release
     assert release.endswith("Asked for by ada: a test")
@@ -102,23 +105,23 @@ def test_who_approves_reads_what_will_happen_and_that_data_stays_missing():
 
 def test_a_skip_is_approved_for_the_batch_that_is_planned_and_for_no_other(tmp_path):
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
-    command = oncall.command(form(flow=BRONZE, action="skip"), "ada")
+    command = controls.command(form(flow=BRONZE, action="skip"), "ada")
     with pytest.raises(AirflowFailException, match="has no batch that is planned and not written"):
-        oncall.describe_effect(command)
+        controls.describe_effect(command)
     offsets = settings().checkpoints(BRONZE) / "1" / "offsets"
     offsets.mkdir(parents=True)
     try:
         (offsets.parent / "owner.json").write_text('{"source": {"topics": {"tracker-events": "id"}}}')
         for batch, end in enumerate((5, 8)):
             (offsets / str(batch)).write_text(f'v1\n{{}}\n{{"tracker-events":{{"0":{end}}}}}')
-        assert "batch 1 of generation 1, which reads **tracker-events/0 5 to 7**" in oncall.describe_effect(command)
-        approved, answer = oncall.approved_state(command), APPROVED
-        assert oncall.run_command(engine, command, approved, answer) == [
+        assert "batch 1 of generation 1, which reads **tracker-events/0 5 to 7**" in controls.describe_effect(command)
+        approved, answer = controls.approved_state(command), APPROVED
+        assert controls.run_command(engine, command, approved, answer) == [
             f"{BRONZE}: leaves out batch 1 of generation 1, which reads tracker-events/0 5 to 7"
         ]
         (offsets / "2").write_text('v1\n{}\n{"tracker-events":{"0":9}}')
         with pytest.raises(AirflowSkipException, match="the flow has come to batch 2 of generation 1 and"):
-            oncall.run_command(engine, command, approved, answer)
+            controls.run_command(engine, command, approved, answer)
     finally:
         shutil.rmtree(offsets.parent)
     [skip] = rows_of(engine, skips)
@@ -140,22 +143,22 @@ def test_a_skip_is_approved_for_the_batch_that_is_planned_and_for_no_other(tmp_p
 )
 def test_an_approval_holds_for_a_day_and_for_the_generation_it_was_asked_for(answer, approved, sentence, tmp_path):
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
-    command = oncall.command(form(flow=FLOW, action="reset checkpoint"), "ada")
+    command = controls.command(form(flow=FLOW, action="reset checkpoint"), "ada")
     with pytest.raises(AirflowSkipException, match=sentence):
-        oncall.run_command(engine, command, approved, answer)
+        controls.run_command(engine, command, approved, answer)
     assert rows_of(engine, resets) == []
     assert sentence in rows_of(engine, audits)[-1].result
 
 
 def test_a_release_is_nothing_without_an_approval_and_names_whoever_gave_it(tmp_path: Path):
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
-    command = oncall.command(form(flow=FLOW, action="release"), "ada")
+    command = controls.command(form(flow=FLOW, action="release"), "ada")
     with pytest.raises(AirflowSkipException, match="nobody approved it"):
-        oncall.run_command(engine, command, oncall.generation(FLOW), None)
+        controls.run_command(engine, command, controls.generation(FLOW), None)
     assert rows_of(engine, releases) == []
     approval = {"chosen_options": [tasks.APPROVE], "responded_by_user": {"id": "1", "name": "grace"}}
-    oncall.run_command(engine, oncall.command(form(flow=FLOW, action="stop"), "ada"), None, None)
-    assert oncall.run_command(engine, command, oncall.generation(FLOW), approval) == [
+    controls.run_command(engine, controls.command(form(flow=FLOW, action="stop"), "ada"), None, None)
+    assert controls.run_command(engine, command, controls.generation(FLOW), approval) == [
         f"{FLOW}: VACUUM no longer waits for it, and it has to be rebuilt"
     ]
     (release,) = rows_of(engine, releases)
@@ -219,15 +222,15 @@ def test_the_diagnosis_names_the_pause_where_all_else_is_well(running: RunningAi
     for name, value in running.airflow.variables.items():
         if name.startswith("AIRFLOW"):
             monkeypatch.setenv(name, value)
-    assert diagnose.supervisor() == ("PAUSED", "the DAG 'supervise' is paused")
+    assert watchdog.diagnose_supervisor() == ("PAUSED", "the DAG 'supervise' is paused")
 
 
 def test_an_alarm_is_acknowledged_for_the_hours_that_the_form_names():
     engine = database.connect(settings().control_url)
     with database.transaction(engine) as connection:
         incidents.begin(connection, BRONZE, "STUCK", "why")
-    command = oncall.command(form(flow=BRONZE, action="acknowledge", hours=2), "ada")
-    [message] = oncall.run_command(engine, command, None, None)
+    command = controls.command(form(flow=BRONZE, action="acknowledge", hours=2), "ada")
+    [message] = controls.run_command(engine, command, None, None)
     with database.transaction(engine) as connection:
         ends_at = acknowledgements.valid(connection)[BRONZE].ends_at
         assert 1.9 * 3600 < ends_at - database.now(connection) < 2.1 * 3600
@@ -236,6 +239,6 @@ def test_an_alarm_is_acknowledged_for_the_hours_that_the_form_names():
 
 
 def test_a_view_has_an_alarm_and_no_stream():
-    assert oncall.command(form(flow="gold.heart_rate_by_day", action="acknowledge"), "ada").flows
+    assert controls.command(form(flow="gold.heart_rate_by_day", action="acknowledge"), "ada").flows
     with pytest.raises(AirflowFailException, match="a materialized view, which has no stream for action stop"):
-        oncall.command(form(flow="gold.heart_rate_by_day", action="stop"), "ada")
+        controls.command(form(flow="gold.heart_rate_by_day", action="stop"), "ada")

@@ -5,10 +5,10 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import select
 
 from include import catalog
+from include.airflow import jobs, tasks
 from include.control.jobs import backfills
 from include.control.store import database
 from include.control.store.schema import audits
-from include.orchestration import full_refresh, tasks
 from include.validation import slices
 from tests.support.flows import only_in_full_runs
 from tests.support.pipeline import random_events
@@ -43,7 +43,7 @@ def test_it_begins_only_once_a_person_approved_it_and_the_audit_says_who(tmp_pat
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
 
     def arguments(**form) -> list[str]:
-        return full_refresh.arguments(SILVER, FORM | form, "ada", answer, "run 1", engine)
+        return jobs.full_refresh_arguments(SILVER, FORM | form, "ada", answer, "run 1", engine)
 
     if result.startswith("is begun"):
         assert arguments() == ["--table", SILVER, "--full", "--run", "run 1"]
@@ -72,7 +72,7 @@ def test_what_cannot_be_done_is_refused_before_anybody_is_asked(monkeypatch, tmp
     settings.cache_clear()
     try:
         with pytest.raises(AirflowFailException, match=f"^{sentence}"):
-            full_refresh.plan(table, FORM)
+            jobs.plan_full_refresh(table, FORM)
     finally:
         monkeypatch.undo()
         settings.cache_clear()

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import func, select, text
 
 from include import catalog, retention
+from include.airflow.supervisor import housekeeping, notify, watchdog
+from include.airflow.supervisor.watchdog import Housekeeper
 from include.control import commands, incidents
 from include.control.commands import Action, Command
 from include.control.store import database
-from include.orchestration import housekeeping, notify, watchdog
-from include.orchestration.watchdog import Housekeeper
 from include.settings import settings
 from tests.conftest import ROOT
 from tests.support.waiting import wait_until
@@ -125,7 +125,7 @@ def test_airflow_that_cannot_be_cleaned_up_is_said_and_holds_up_nothing_else(mon
     [alarm] = [incident for incident in incidents.untold(engine) if incident.target == housekeeping.NAME]
     assert alarm.state == "NOT CLEANED UP"
     assert alarm.reason.startswith("Airflow's metadata: ")
-    assert notify.command(alarm) == "python -m include.orchestration.housekeeping"
+    assert notify.command(alarm) == "python -m include.airflow.supervisor.housekeeping"
     assert (ROOT / notify.runbook(alarm)).exists()
     monkeypatch.setattr(housekeeping, "clean_airflow", lambda: "deleted")
     assert housekeeping.main() == 0

@@ -5,8 +5,8 @@ import stat
 
 import pytest
 
+from include.airflow import kafka_connections
 from include.catalog import Catalog
-from include.orchestration import kafka_connections
 from include.readers.kafka import cluster, librdkafka
 from include.settings import settings
 from include.spec import Kafka, Table

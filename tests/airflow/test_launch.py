@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from include.airflow.launchers.cluster import Kubernetes, Yarn
+from include.airflow.launchers.launch import launcher
+from include.airflow.launchers.standalone import Standalone
+from include.airflow.launchers.submit import Local
 from include.errors import UsageError
-from include.orchestration.launchers.cluster import Kubernetes, Yarn
-from include.orchestration.launchers.launch import launcher
-from include.orchestration.launchers.local import Local
-from include.orchestration.launchers.standalone import Standalone
 
 CLUSTER = {"deploy-mode": "cluster"}
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from include.airflow.launchers.launch import Liveness
+from include.airflow.launchers.standalone import ANSWER_SECONDS
+from include.airflow.launchers.submit import Local
+from include.airflow.supervisor.reconcile import MOST_TASKS, to_task_arguments
 from include.control.process import Process
-from include.orchestration.launchers.liveness import Liveness
-from include.orchestration.launchers.local import Local
-from include.orchestration.launchers.standalone import ANSWER_SECONDS
-from include.orchestration.reconcile import MOST_TASKS, to_task_arguments
 
 DEAD_HANDLE = Process(1, -1.0, "another boot").to_json()
 

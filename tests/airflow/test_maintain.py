@@ -14,6 +14,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from sqlalchemy import Engine, select
 
 from include import catalog
+from include.airflow import dags as airflow_dags
+from include.airflow import maintenance
 from include.control import lease
 from include.control.jobs import window_queue, windows
 from include.control.jobs.windows import TableSize
@@ -22,7 +24,6 @@ from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import incidents
 from include.maintenance import table_state
-from include.orchestration import cron, maintenance
 from include.readers.delta_log import DeltaLog
 from include.settings import from_environment, settings
 from include.spec import Maintenance
@@ -35,7 +36,7 @@ FILE_COUNT = 110
 def test_every_table_has_its_dag_with_the_schedule_it_declares(dags):
     for table in catalog.load().tables.values():
         dag = dags[f"maintain.{table.name}"]
-        assert dag.schedule == cron.of_windows(table)
+        assert dag.schedule == airflow_dags.window_schedule(table)
         assert [task.task_id for task in dag.topological_sort()] == ["plan", "in_driver", "window", "verify"]
         assert (dag.max_active_runs, dag.catchup, dag.get_task("window").durable) == (1, False, False)
 
@@ -43,11 +44,11 @@ def test_every_table_has_its_dag_with_the_schedule_it_declares(dags):
 def test_tables_are_looked_at_once_an_hour_spread_over_it_unless_they_say_when():
     table = catalog.load().table(BRONZE)
     other_tables = [replace(table, name=f"bronze.t{number}") for number in range(20)]
-    minutes = {cron.of_windows(other_table).removesuffix(" * * * *") for other_table in other_tables}
+    minutes = {airflow_dags.window_schedule(other_table).removesuffix(" * * * *") for other_table in other_tables}
     assert len(minutes) > 10
     assert all(0 <= int(minute) < 60 for minute in minutes)
-    assert cron.of_windows(replace(table, maintain=Maintenance(schedule="0 3 * * *"))) == "0 3 * * *"
-    assert cron.of_windows(replace(table, maintain=Maintenance(schedule=None))) is None
+    assert airflow_dags.window_schedule(replace(table, maintain=Maintenance(schedule="0 3 * * *"))) == "0 3 * * *"
+    assert airflow_dags.window_schedule(replace(table, maintain=Maintenance(schedule=None))) is None
 
 
 def write_small_files(path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
+from include.airflow.supervisor import notify
 from include.control import incidents
 from include.control.commands import DESTRUCTIVE
 from include.control.decide import State
@@ -18,7 +19,6 @@ from include.control.incidents import Incident
 from include.control.remedies import REMEDIES
 from include.control.store import database
 from include.errors import Unreachable, UsageError
-from include.orchestration import notify
 from tests.conftest import ROOT, free_port
 
 FLOW = "silver.tracker_readings"

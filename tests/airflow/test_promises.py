@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
+from include.airflow.supervisor import reconcile, source_health
 from include.catalog import Catalog
 from include.control import acknowledgements, incidents
 from include.control.store import database
 from include.control.supervision.supervision import SourceHealth
-from include.orchestration import reconcile, source_health
 from include.spec import Delta, Files, Replace, Table
 from tests.support import lake
 from tests.unit.conftest import home, own_settings  # noqa: F401

@@ -6,9 +6,9 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include import catalog
+from include.airflow import jobs, tasks
 from include.control.jobs import rewinds
 from include.control.jobs.rewinds import RestorePoint
-from include.orchestration import rewind, tasks
 from include.settings import settings
 from tests.support import lake
 from tests.support.flows import only_in_full_runs
@@ -32,7 +32,7 @@ def home(monkeypatch, tmp_path):
 
 
 def plan_rewind(**form) -> tuple[int, str]:
-    return rewind.plan({"table": SILVER, "to": "2026-03-01", "reason": "a bug"} | form, "ada")
+    return jobs.plan_rewind({"table": SILVER, "to": "2026-03-01", "reason": "a bug"} | form, "ada")
 
 
 def test_it_asks_a_person_before_spark_starts(dags):
@@ -72,7 +72,7 @@ def test_where_nothing_has_come_since_nobody_is_asked(home):
 def test_without_an_approval_nothing_is_done_and_that_is_written_down(home, answer, why):
     job = rewinds.plan(home, SILVER, "2026-03-01", {SILVER: RestorePoint(1, None, {}, 1.0)}, [], "ada", "a bug")
     with pytest.raises(AirflowSkipException, match=why):
-        rewind.require_approval(job.number, answer)
+        jobs.require_approved_rewind(job.number, answer)
     stored_job = rewinds.get(home, job.number)
     assert (stored_job.phase, stored_job.message) == ("given up", why)
 

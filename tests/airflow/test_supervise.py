@@ -8,6 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from include import catalog
+from include.airflow.launchers import submit
+from include.airflow.supervisor import reconcile
 from include.control import commands, lease, orders
 from include.control.commands import Action, Command
 from include.control.observed_flow import Failure
@@ -16,8 +18,6 @@ from include.control.store import database
 from include.control.store.schema import runs
 from include.local.broker import create_topic
 from include.monitoring import progress_rows
-from include.orchestration import reconcile
-from include.orchestration.launchers import submit
 from include.settings import settings
 from tests.support.jobs.process import SHORT_LIVED
 from tests.support.pipeline import TOPIC

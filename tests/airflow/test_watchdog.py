@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select, update
 
+from include.airflow.supervisor import watchdog
+from include.airflow.supervisor.watchdog import DriverWatch, Watchdog
 from include.control import driver_rows
 from include.control.incidents import Incident
 from include.control.process import Process
 from include.control.store import database
 from include.control.store.schema import drivers, incidents, pulses
 from include.control.supervision import shutdown, supervision, supervisor_presence
-from include.orchestration import watchdog
-from include.orchestration.watchdog import DriverWatch, Watchdog
 from include.settings import settings
 from tests.support.waiting import wait_until
 
-COMMAND = [sys.executable, "-m", "include.orchestration.watchdog"]
+COMMAND = [sys.executable, "-m", "include.airflow.supervisor.watchdog"]
 
 
 @pytest.fixture
@@ -233,6 +233,6 @@ def test_a_driver_that_ends_because_the_platform_is_stopped_starts_nothing(engin
 
 
 def test_without_anything_to_say_it_needs_no_airflow(engine):
-    code = "import sys, include.orchestration.watchdog; print('airflow' in sys.modules)"
+    code = "import sys, include.airflow.supervisor.watchdog; print('airflow' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout.strip() == "False"

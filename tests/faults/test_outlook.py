@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from include.airflow.supervisor import source_health
 from include.catalog import Catalog
 from include.control.supervision import lag_history
 from include.control.supervision.supervision import SourceHealth
 from include.monitoring import rejected_rows
-from include.orchestration import source_health
 from include.readers.kafka import cluster
 from include.settings import settings
 from include.spec import Append

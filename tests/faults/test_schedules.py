@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from sqlalchemy import update
 
+from include.airflow.dags import next_tick
 from include.control import orders, schedule
 from include.control.decide import State
 from include.control.store import database
 from include.control.store.schema import ticks
 from include.control.supervision import supervision
-from include.orchestration.cron import next_tick
 from tests.support.flows import wait_for_rows
 from tests.support.waiting import wait_until
 

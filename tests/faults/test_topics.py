@@ -8,13 +8,13 @@ import pytest
 from confluent_kafka import Producer
 from sqlalchemy import select
 
+from include.airflow.supervisor import source_health
 from include.catalog import Catalog
 from include.control.commands import Action
 from include.control.store import database
 from include.control.store.schema import losses
 from include.errors import FlowBroken
 from include.monitoring import status
-from include.orchestration import source_health
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA_WITH_IDS, Kafka, Table
 from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows

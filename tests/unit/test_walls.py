@@ -38,9 +38,9 @@ RECOVERY = (*READERS, "include.ledger", "include.maintenance", "include.recovery
 # One module imports each of these exporters.
 MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage", "requests")
 ENGINE = (*MONITORING, "include.engine", "pyspark", "py4j", "delta", "jsonschema_rs")
-ORCHESTRATION = (*MONITORING, "include.orchestration", "airflow")
+AIRFLOW = (*MONITORING, "include.airflow", "include.orchestration", "airflow")
 CLI = (*MONITORING, "include.cli")
-WITHOUT_A_JVM = ("pyspark", "airflow", "include.engine", "include.orchestration")
+WITHOUT_A_JVM = ("pyspark", "airflow", "include.engine", "include.airflow")
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,13 @@ ZONES = {
     "recovery": Zone(("include/recovery/*.py",), RECOVERY, WITHOUT_A_JVM),
     "monitoring": Zone(("include/monitoring/*.py",), MONITORING, WITHOUT_A_JVM),
     "cli": Zone(("include/cli/*.py",), CLI, WITHOUT_A_JVM),
-    "engine": Zone(("include/engine/**/*.py",), ENGINE, ("airflow", "include.orchestration", "jobs", "dags")),
-    "orchestration": Zone(("include/orchestration/**/*.py",), ORCHESTRATION, ("pyspark", "include.engine", "jobs")),
-    "jobs": Zone(("jobs/*.py",), (*DECLARATIONS, "include.engine"), ("airflow", "include.orchestration", "dags")),
-    "dags": Zone(("dags/*.py",), ORCHESTRATION, ("pyspark", "include.engine", "jobs")),
-    "plugins": Zone(("plugins/**/*.py",), ORCHESTRATION, ("pyspark", "include.engine", "jobs")),
+    "engine": Zone(("include/engine/**/*.py",), ENGINE, ("airflow", "include.airflow", "jobs", "dags")),
+    "airflow": Zone(
+        ("include/airflow/**/*.py", "include/orchestration/*.py"), AIRFLOW, ("pyspark", "include.engine", "jobs")
+    ),
+    "jobs": Zone(("jobs/*.py",), (*DECLARATIONS, "include.engine"), ("airflow", "include.airflow", "dags")),
+    "dags": Zone(("dags/*.py",), AIRFLOW, ("pyspark", "include.engine", "jobs")),
+    "plugins": Zone(("plugins/**/*.py",), AIRFLOW, ("pyspark", "include.engine", "jobs")),
 }
 
 # Imports the modules in argv[2:], while the import of those in argv[1] fails.

@@ -13,7 +13,7 @@ import psutil
 import pyspark
 import pytest
 
-from include.orchestration.launchers.launch import launcher
+from include.airflow.launchers.launch import launcher
 from tests.conftest import ROOT, free_port
 from tests.support import expected
 from tests.support.flows import FULL
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 FLOWS = {"bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"}
 SPARK_HOME = Path(pyspark.__file__).parent
-LAUNCH = "from include.orchestration.launchers.launch import launcher; print(launcher().launch('main'))"
+LAUNCH = "from include.airflow.launchers.launch import launcher; print(launcher().launch('main'))"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import select
 
 from include import catalog
+from include.airflow.supervisor import source_health
 from include.catalog import Catalog
 from include.cli import ledger, status
 from include.control.commands import Action
@@ -28,7 +29,6 @@ from include.lake.object_path import ObjectPath
 from include.ledger import verify
 from include.local.object_store import ObjectStore
 from include.monitoring.status import rows, statuses
-from include.orchestration import source_health
 from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 from include.spec import Files, Table

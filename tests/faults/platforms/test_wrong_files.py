@@ -37,7 +37,7 @@ WRONG, GOOD = "silver.wrong", "silver.good"
 # Airflow reconciles each minute. Each child process loads the current table files.
 SUPERVISOR = """
 import os, threading
-from include.orchestration import reconcile
+from include.airflow.supervisor import reconcile
 while os.path.exists(os.environ["SLUICE_HOME"]):
     child = os.fork()
     if child == 0:

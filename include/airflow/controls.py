@@ -7,13 +7,13 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import Engine
 
 from include import catalog
+from include.airflow.tasks import evaluate_approval
 from include.control import commands
 from include.control.acknowledgements import LONGEST_HOURS
 from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
 from include.control.skips import PlannedBatch
 from include.control.store import database
 from include.errors import LeaseHeld, SluiceError, UsageError
-from include.orchestration.tasks import evaluate_approval
 from include.readers import checkpoint, resume_position
 from include.recovery import giving_up, skipping
 from include.recovery.giving_up import Leftovers

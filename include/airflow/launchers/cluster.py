@@ -15,9 +15,9 @@ from zipfile import ZipFile
 
 from sqlalchemy.engine import make_url
 
+from include.airflow.launchers import submit
 from include.control.process import Process
 from include.errors import Unreachable, UsageError
-from include.orchestration.launchers import submit
 from include.settings import ROOT, settings
 
 ANSWER_SECONDS = 60

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from include.airflow.launchers import cluster, submit
+from include.airflow.launchers.cluster import Kubernetes, Yarn
 from include.errors import Unreachable, UsageError
-from include.orchestration.launchers import cluster, submit
-from include.orchestration.launchers.cluster import Kubernetes, Yarn
 from include.settings import settings
 from tests.support.waiting import wait_until
 

@@ -18,8 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from include.airflow.launchers import submit
 from include.errors import SluiceError, Unreachable
-from include.orchestration.launchers import submit
 from include.settings import ROOT, settings
 
 # A new master reports UNKNOWN until it has found its workers.

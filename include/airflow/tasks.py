@@ -10,7 +10,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import Context, XComArg
 
-from include.orchestration.launchers import launch
+from include.airflow.launchers import launch
 from include.settings import ROOT, settings
 
 APPROVE, REJECT = "Approve", "Reject"

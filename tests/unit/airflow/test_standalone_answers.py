@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from include.airflow.launchers import standalone
+from include.airflow.launchers.standalone import Standalone
 from include.errors import SluiceError, Unreachable, UsageError
-from include.orchestration.launchers import standalone
-from include.orchestration.launchers.standalone import Standalone
 from include.settings import settings
 from tests.conftest import ROOT, free_port
 

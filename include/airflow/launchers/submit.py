@@ -1,4 +1,7 @@
-"""Runs spark-submit in a session of its own, so that signals to the Airflow task do not reach it."""
+"""Drivers on this machine, and submissions to a cluster: spark-submit as a process that outlives its Airflow task.
+
+It runs in a session of its own, so that signals to the task do not reach it.
+"""
 
 import os
 import re
@@ -6,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -97,3 +101,24 @@ def _open_log(driver: str) -> BinaryIO:
     if file.exists() and file.stat().st_size > LOG_BYTES:
         file.replace(f"{file}.1")
     return file.open("ab")
+
+
+@dataclass(frozen=True)
+class Local:
+    """options: further spark-submit options for the master."""
+
+    master: str
+    options: tuple[str, ...] = ()
+
+    def launch(self, driver: str) -> str:
+        executors = ["--conf", f"spark.executor.extraClassPath={settings().spark_class_path}"]
+        return start_detached(driver, ["--master", self.master, *executors, *self.options]).to_json()
+
+    def is_alive(self, handle: str) -> bool:
+        return Process.from_json(handle).is_alive
+
+    def kill(self, handle: str) -> None:
+        kill_tree(Process.from_json(handle))
+
+    def log(self, driver: str, handle: str) -> str:
+        return str(log(driver))

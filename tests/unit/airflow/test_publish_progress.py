@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from include.orchestration import publish_progress
+from include.airflow.supervisor import reconcile
 from include.settings import settings
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
@@ -23,7 +23,7 @@ def begun(home: Path, own_settings, silent_port: int) -> None:
 
 
 def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: Path, capsys):
-    publish_progress.publish_all()
+    reconcile.publish_all()
     output = capsys.readouterr().out
     assert f"sluice.{BRONZE} is not mirrored: the broker at {settings().kafka} took no offsets" in output
     assert f"{SILVER}: lineage of batch 1/4" in output
@@ -34,9 +34,9 @@ def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: 
 def test_whatever_fails_there_is_in_the_log_alone(home: Path, monkeypatch, capsys):
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
     settings.cache_clear()
-    publish_progress.publish_all()
+    reconcile.publish_all()
     assert "OPENLINEAGE_URL is http://127.0.0.1:1, which takes no event" in capsys.readouterr().out
     (home / "lineage").rmdir()
     (home / "lineage").write_text("somebody's file")
-    publish_progress.publish_all()
+    reconcile.publish_all()
     assert "FileExistsError" in capsys.readouterr().err

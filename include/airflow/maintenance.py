@@ -7,6 +7,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import Engine, select
 
 from include import catalog
+from include.airflow import in_driver
+from include.airflow.supervisor import notify
 from include.control import incidents, lease
 from include.control.jobs import windows
 from include.control.jobs.windows import TableSize, Window
@@ -14,7 +16,6 @@ from include.control.store import database
 from include.control.store.schema import runs
 from include.maintenance import table_state
 from include.maintenance.table_state import TableSurvey
-from include.orchestration import in_driver, notify
 from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 from include.spec import Table

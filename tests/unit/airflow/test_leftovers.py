@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from include import retention
+from include.airflow.supervisor import housekeeping
+from include.airflow.supervisor.housekeeping import DAY_SECONDS
 from include.control import process
 from include.control.process import OWNER, Process
-from include.orchestration import leftovers
-from include.orchestration.leftovers import DAY_SECONDS
 
 NOW = time.time()
 
@@ -45,14 +45,14 @@ def test_a_log_is_put_aside_while_its_process_writes_on(home, monkeypatch):
         try:
             write_line("long before")
             write_line("before it was put aside")
-            assert leftovers.rotate() == [log]
+            assert housekeeping.rotate() == [log]
             reader.seek(0)
             write_line("after")
         finally:
             writer.communicate()
     assert log.read_bytes() == b"after\n", "the log has a hole where it was cut"
     assert Path(f"{log}.1").read_text() == "before it was put aside\n"
-    assert leftovers.rotate() == []
+    assert housekeeping.rotate() == []
     assert short_log.read_text() == "short"
 
 
@@ -70,7 +70,7 @@ def test_a_log_that_has_filled_the_disk_is_truncated_all_the_same_and_its_end_is
         return write_bytes(file, content)
 
     monkeypatch.setattr(Path, "write_bytes", write_to_small_disk)
-    assert leftovers.rotate() == [log]
+    assert housekeeping.rotate() == [log]
     assert (log.read_text(), older_log.read_text()) == ("", "the cause\n")
 
 
@@ -80,9 +80,9 @@ def test_logs_of_tasks_go_by_age_and_the_oldest_by_size(home, monkeypatch):
     os.utime(old_log.parent, (NOW, NOW - 2 * DAY_SECONDS))
     for number in range(2, 6):
         write(runs / f"run_id={number}" / "attempt=1.log", "x" * 5_000, days_old=9 - number)
-    assert leftovers.forget_task_logs(NOW) == 1
+    assert housekeeping.forget_task_logs(NOW) == 1
     monkeypatch.setattr(retention, "TASK_LOG_BYTES", 20_000)
-    assert leftovers.forget_task_logs(NOW) == 2
+    assert housekeeping.forget_task_logs(NOW) == 2
     assert {file.parent.name for file in runs.rglob("*.log")} == {"run_id=4", "run_id=5"}
     assert not old_log.parent.exists() or not names(old_log.parent)
 
@@ -104,7 +104,7 @@ def test_the_scratch_of_a_killed_process_goes_at_once_and_that_of_a_living_one_s
     write(dead_folder / "blockmgr-1" / "00" / "shuffle", "much")
     dead_process.kill()
     dead_process.wait()
-    assert leftovers.forget_scratch(NOW) == 1
+    assert housekeeping.forget_scratch(NOW) == 1
     assert names(scratch) == {own_folder.name, live_folder.name}
 
 
@@ -113,15 +113,15 @@ def test_scratch_of_nobody_known_goes_when_it_is_old(scratch):
         write(scratch / name / "00" / "shuffle")
         os.utime(scratch / name, (NOW, NOW - days_old * DAY_SECONDS))
     write(scratch / "libsnappy.so", days_old=30)
-    assert leftovers.forget_scratch(NOW) == 2
+    assert housekeeping.forget_scratch(NOW) == 2
     assert names(scratch) == {"blockmgr-2"}
 
 
 def test_scratch_that_a_living_jvm_may_have_made_stays(scratch, monkeypatch):
-    monkeypatch.setattr(leftovers, "_jvms_started", lambda: [NOW - 100 * DAY_SECONDS])
+    monkeypatch.setattr(housekeeping, "_jvms_started", lambda: [NOW - 100 * DAY_SECONDS])
     write(scratch / "before", days_old=101)
     write(scratch / "since", days_old=99)
-    assert leftovers.forget_scratch(NOW) == 1
+    assert housekeeping.forget_scratch(NOW) == 1
     assert names(scratch) == {"since"}
 
 
@@ -136,10 +136,15 @@ def test_old_generations_go_but_never_the_newest_two(home):
     for number, days_old in {12: 30, 13: 1}.items():
         write(flow / f"{number}.new" / OWNER, days_old=days_old)
         os.utime(flow / f"{number}.new", (NOW, NOW - days_old * DAY_SECONDS))
-    assert leftovers.forget_generations(NOW) == 2
+    assert housekeeping.forget_generations(NOW) == 2
     assert names(flow) == {"9", "10", "11", "13.new", "lock"}
 
 
 def test_a_home_without_anything_has_nothing_to_clean_up(home):
-    assert leftovers.rotate() == []
-    assert leftovers.forget_task_logs(NOW) == leftovers.forget_scratch(NOW) == leftovers.forget_generations(NOW) == 0
+    assert housekeeping.rotate() == []
+    assert (
+        housekeeping.forget_task_logs(NOW)
+        == housekeeping.forget_scratch(NOW)
+        == housekeeping.forget_generations(NOW)
+        == 0
+    )

@@ -1,8 +1,19 @@
-"""One run of the supervisor: it compares all drivers with what is wanted, and acts, within a few seconds."""
+"""One run of the supervisor: it compares all drivers with what is wanted, and acts, within a few seconds.
+
+Afterwards, it publishes the progress of flows: Kafka consumer groups get offsets, OpenLineage an event for each newest
+batch.
+"""
+
+import traceback
+from collections.abc import Callable
 
 from sqlalchemy import Engine
 
 from include import catalog
+from include.airflow import dags, kafka_connections
+from include.airflow.launchers import launch
+from include.airflow.launchers.launch import Launcher, Liveness
+from include.airflow.supervisor import notify, source_health
 from include.catalog import Catalog
 from include.control import acknowledgements, definitions, incidents, schedule
 from include.control.decide import State
@@ -10,11 +21,8 @@ from include.control.definitions import INVALID_DEFINITION
 from include.control.store import database
 from include.control.supervision import shutdown, supervision
 from include.control.supervision.supervision import SourceHealth
-from include.monitoring import progress_table
-from include.orchestration import cron, kafka_connections, notify, source_health
-from include.orchestration.launchers import launch
-from include.orchestration.launchers.launch import Launcher
-from include.orchestration.launchers.liveness import Liveness
+from include.errors import SluiceError
+from include.monitoring import consumer_groups, lineage_loader, progress_table
 from include.settings import settings
 from include.spec import Table
 
@@ -33,7 +41,7 @@ def reconcile_all() -> list[dict[str, str]]:
     shutdown.end(engine, older_than_seconds=shutdown.LONGEST_SECONDS)
     tables = catalog.load()
     schedules = {flow: table.schedule for flow, table in tables.flows.items()}
-    for flow, result in schedule.follow(engine, schedules, cron.next_tick).items():
+    for flow, result in schedule.follow(engine, schedules, dags.next_tick).items():
         print(f"{flow}: by its schedule, it {result}")
     kafka_connections.store(tables)
     launcher = launch.launcher()
@@ -130,3 +138,30 @@ def _settle(
             reason = f"{decision.state}: {decision.reason}. Next: {decision.next_step}"
             sick.append({"flow": flow, "reason": reason})
     return sick
+
+
+def publish_all() -> None:
+    """Publish everything, and log failures. The next minute tries again. Raises nothing."""
+    for publish in (_publish_offsets, _publish_lineage):
+        _try(publish)
+
+
+def _try(publish: Callable[[], None]) -> None:
+    try:
+        publish()
+    except SluiceError as error:
+        print(error)
+    except Exception:
+        # No error here may stop the supervisor.
+        traceback.print_exc()
+
+
+def _publish_offsets() -> None:
+    for mirrored in consumer_groups.mirror(catalog.load()).values():
+        if mirrored.refusal:
+            print(f"{mirrored.group} is not mirrored: {mirrored.refusal}")
+
+
+def _publish_lineage() -> None:
+    for flow, batch in lineage_loader.emit_events(catalog.load()).items():
+        print(f"{flow}: lineage of batch {batch}")

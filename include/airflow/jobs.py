@@ -1,0 +1,149 @@
+"""The tasks of the DAGs `backfill.<table>`, `full_refresh.<table>`, `rewind` and `refresh.<view>` before Spark starts.
+
+They plan the job, and check its approval.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from airflow.sdk import Context, Param
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sqlalchemy import Engine
+
+from include import catalog
+from include.airflow import in_driver
+from include.airflow.tasks import evaluate_approval
+from include.control import commands
+from include.control.jobs import approvals, rewinds
+from include.control.store import database
+from include.errors import DeclarationError, SluiceError, UsageError
+from include.readers import refreshes
+from include.recovery import rewind_plan
+from include.recovery.backfills import preview
+from include.settings import settings
+from include.validation import slices
+
+MOMENT = "ISO 8601, such as 2026-03-01 or 2026-03-01T12:00:00+01:00; UTC where it names no zone"
+BACKFILL_FORM = {
+    "from": Param(None, type=["null", "string"], description=f"where the range begins: {MOMENT}"),
+    "to": Param(None, type=["null", "string"], description="before which it ends"),
+    "where": in_driver.WHERE_PARAM,
+    "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
+}
+
+
+def plan_backfill(name: str, form: dict[str, Any], day: tuple[str, str] | None) -> dict[str, str]:
+    """Returns the range as the job takes it, and prints what will be done.
+
+    form: of the trigger. day: of a run of `airflow backfill create`. Raises AirflowFailException if that range of the
+    table cannot be recomputed, and AirflowSkipException with `dry_run`.
+    """
+    tables = catalog.load()
+    try:
+        table = tables.current_definition(name)
+        begin, end = day if day and table.sliced_by else (form["from"], form["to"])
+        range_ = slices.parse_slice(table, begin, end)
+        if not settings().is_stored(name):
+            raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
+    except (UsageError, DeclarationError) as error:
+        raise AirflowFailException(str(error)) from error
+    print("\n".join(preview(table, tables, range_)))
+    if form["dry_run"]:
+        raise AirflowSkipException("it was only to say what would be done")
+    return {"from": begin or "", "to": end or ""}
+
+
+FULL_REFRESH = "full refresh"
+FULL_REFRESH_FORM = {
+    "reason": Param(type="string", minLength=1, description="for whoever approves it, and whoever reads the audit"),
+    "alone": Param(False, type="boolean", description="leave the tables below as they are: they are STALE then"),
+    "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
+}
+
+
+def plan_full_refresh(name: str, form: dict[str, Any]) -> str:
+    """Returns in Markdown what will be done.
+
+    Raises AirflowFailException if the table cannot be refreshed, AirflowSkipException with `dry_run`, and Unreachable.
+    """
+    tables = catalog.load()
+    try:
+        table = tables.current_definition(name)
+        range_ = slices.parse_slice(table, None, None, as_a_whole=True)
+        if not settings().is_stored(name):
+            raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
+        lines = list(preview(table, tables, range_, form["alone"]))
+    except (UsageError, DeclarationError) as error:
+        raise AirflowFailException(str(error)) from error
+    print("\n".join(lines))
+    if form["dry_run"]:
+        raise AirflowSkipException("it was only to say what would be done")
+    return "\n".join(f"{'  ' * line.startswith('  ')}- {line.strip()}" for line in lines) + f"\n\nWhy: {form['reason']}"
+
+
+def full_refresh_arguments(
+    name: str, form: dict[str, Any], requester: str | None, answer: dict[str, Any] | None, run_id: str, engine: Engine
+) -> list[str]:
+    """The arguments of the job. requester: the user who triggered the run. answer: of the approver.
+
+    Raises AirflowSkipException if nobody has approved it, so that the following tasks are skipped.
+    """
+    decision = evaluate_approval(answer, requester)
+    result = f"is begun, {decision.message}" if decision.is_approved else f"nothing done, {decision.message}"
+    with database.transaction(engine) as connection:
+        commands.audit(connection, requester or "unknown", FULL_REFRESH, name, form["reason"], result)
+    if not decision.is_approved:
+        raise AirflowSkipException(f"{name}: {result}")
+    return ["--table", name, "--full", *["--alone"] * form["alone"], "--run", run_id]
+
+
+REWOUND_TABLES = [name for name, table in catalog.load().tables.items() if not table.is_view]
+REWIND_FORM = {
+    "table": Param(type="string", enum=REWOUND_TABLES, description="the table to put back, with all below it"),
+    "to": Param(type="string", minLength=1, description="ISO 8601, such as 2026-03-01T12:00:00Z; UTC without a zone"),
+    "reason": Param(type="string", minLength=1, description="for whoever reads the audit"),
+}
+
+
+def plan_rewind(form: dict[str, Any], requester: str | None) -> tuple[int, str]:
+    """Returns the number of the stored rewind, and in Markdown what it would do.
+
+    Raises AirflowFailException if it is refused, and AirflowSkipException if nothing has to be undone.
+    """
+    tables, engine = catalog.load(), database.connect(settings().control_url)
+    try:
+        draft = rewind_plan.plan(engine, tables.table(form["table"]), tables, form["to"])
+    except SluiceError as error:
+        raise AirflowFailException(str(error)) from error
+    print("\n".join(draft.lines()))
+    if draft.refusals:
+        raise AirflowFailException(f"{draft.table} is not put back to {form['to']}: {'; '.join(draft.refusals)}")
+    if not draft.steps:
+        raise AirflowSkipException(draft.lines()[0])
+    moment = draft.moment.isoformat()
+    stored = rewinds.plan(engine, draft.table, moment, draft.cut, draft.views, requester or "unknown", form["reason"])
+    lines = [f"- {line.strip()}" for line in draft.lines()]
+    return stored.number, "\n".join([*lines, "", f"Asked for by {stored.who}: {stored.reason}"])
+
+
+def require_approved_rewind(number: int, answer: dict[str, Any] | None) -> None:
+    """Raises AirflowSkipException if nobody has approved it, so that the following tasks are skipped."""
+    engine = database.connect(settings().control_url)
+    stored = rewinds.get(engine, number)
+    decision = evaluate_approval(answer, stored.who)
+    if not decision.is_approved:
+        if not stored.is_begun and stored.ended_at is None:
+            rewinds.give_up(engine, stored, decision.message)
+        raise AirflowSkipException(f"rewind {number}: nothing done, {decision.message}")
+    approvals.approve(engine, stored, decision.by)
+
+
+def skip_without_source(view: str) -> Callable[[Context], None]:
+    """A callback that skips the task while a source table is not stored yet, which is no failure of the view."""
+
+    def check(_context: Context) -> None:
+        table = catalog.load().table(view)
+        if missing := refreshes.missing_sources([table]).get(view):
+            raise AirflowSkipException(refreshes.not_refreshed_words(table, missing))
+
+    return check
