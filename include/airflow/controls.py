@@ -159,7 +159,7 @@ def run_command(
         return commands.execute(engine, request)
     decision = evaluate_approval(answer, request.who)
     if not decision.is_approved:
-        _refuse(engine, request, f"nothing done, {decision.message}")
+        _refuse(engine, request, decision.message)
     approver = f"{request.who}, {decision.message}"
     if request.job:
         return [_give_up(engine, request, approved, approver)]
@@ -167,13 +167,13 @@ def run_command(
     if request.action is Action.SKIP:
         planned = _planned(request)
         if planned.lines != approved:
-            _refuse(engine, request, f"nothing done, the flow has come to {' and '.join(planned.lines)} since")
+            _refuse(engine, request, f"the flow has come to {' and '.join(planned.lines)} since")
         return commands.execute(
             engine, Command(request.action, request.flows, approver, request.reason, planned=planned)
         )
     if generation(flow) != approved:
         change = f"generation {generation(flow)} of its checkpoint has begun since this was asked for"
-        _refuse(engine, request, f"nothing done, {change}")
+        _refuse(engine, request, change)
     return commands.execute(engine, Command(request.action, request.flows, approver, request.reason))
 
 
@@ -182,12 +182,12 @@ def _give_up(engine: Engine, request: Command, approved: int | list[str] | None,
     try:
         result = giving_up.carry_out(engine, catalog.load(), request.job, approved, approver, request.reason)
     except (UsageError, LeaseHeld) as error:
-        _refuse(engine, request, f"nothing done, {error}")
+        _refuse(engine, request, str(error))
     return f"{request.job}: {result}"
 
 
-def _refuse(engine: Engine, request: Command, result: str) -> NoReturn:
-    target = request.job or request.flows[0]
+def _refuse(engine: Engine, request: Command, reason: str) -> NoReturn:
+    target, result = request.job or request.flows[0], f"nothing done, {reason}"
     with database.transaction(engine) as connection:
-        commands.audit(connection, request.who, request.action, target, request.reason, result)
+        commands.audit(connection, request.who, request.action, target, request.reason, result, has_effect=False)
     raise AirflowSkipException(f"{target}: {result}")

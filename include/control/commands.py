@@ -62,6 +62,21 @@ class Command:
     planned: PlannedBatch | None = None
 
 
+@dataclass(frozen=True)
+class Result:
+    """What a command did to one target, in words. has_effect: it changed what is wanted or known of the target."""
+
+    message: str
+    has_effect: bool = True
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _nothing(reason: str) -> Result:
+    return Result(f"nothing done, {reason}", has_effect=False)
+
+
 def execute(engine: Engine, command: Command) -> list[str]:
     """Store a command for drivers and supervisor to follow. Returns a sentence for each target. Raises Unreachable."""
     with database.transaction(engine) as connection:
@@ -69,35 +84,43 @@ def execute(engine: Engine, command: Command) -> list[str]:
     return [f"{target}: {result}" for target, result in results.items()]
 
 
-def execute_in(connection: Connection, command: Command) -> dict[str, str]:
-    """Execute a command in an open transaction. Returns the result in words by target."""
+def execute_in(connection: Connection, command: Command) -> dict[str, Result]:
+    """Execute a command in an open transaction. Returns the result by target."""
     if command.driver and command.action is Action.RESTART:
         results = {f"driver {command.driver}": _restart_driver(connection, command)}
     else:
         orders.lock(connection, command.flows)
         results = {flow: _execute_for(connection, command, flow) for flow in command.flows}
     for target, result in results.items():
-        audit(connection, command.who, command.action, target, command.reason, result)
+        audit(connection, command.who, command.action, target, command.reason, result.message, result.has_effect)
     return results
 
 
-def audit(connection: Connection, requester: str, action: str, target: str, reason: str, result: str) -> None:
-    """Write one line of the audit."""
+def audit(
+    connection: Connection,
+    requester: str,
+    action: str,
+    target: str,
+    reason: str,
+    result: str,
+    has_effect: bool = True,
+) -> None:
+    """Write one line of the audit. result: a sentence."""
     values = {"at": database.now(connection), "who": requester, "action": action, "target": target, "reason": reason}
-    connection.execute(audits.insert().values(result=result, **values))
+    connection.execute(audits.insert().values(result=result, has_effect=has_effect, **values))
 
 
-def _execute_for(connection: Connection, command: Command, flow: str) -> str:
+def _execute_for(connection: Connection, command: Command, flow: str) -> Result:
     deferred = _defer(connection, command, flow)
     return deferred or _execute_now(connection, command, flow, orders.order(connection, flow).state)
 
 
-def _defer(connection: Connection, command: Command, flow: str) -> str | None:
+def _defer(connection: Connection, command: Command, flow: str) -> Result | None:
     """Store the command in the jobs that keep the flow stopped, for when they end; None if it can be executed now."""
     if (held := held_flows.holding_jobs(connection, flow)) is None:
         return None
     jobs, (state, _) = held
-    holds_still = f"{' and '.join(jobs)} still {'holds' if len(jobs) == 1 else 'hold'} it"
+    holds_still = f"{' and '.join(map(str, jobs))} still {'holds' if len(jobs) == 1 else 'hold'} it"
     match command.action:
         case Action.STOP:
             connection.execute(delete(ticks).where(ticks.c.flow == flow))
@@ -109,18 +132,18 @@ def _defer(connection: Connection, command: Command, flow: str) -> str | None:
         case Action.CATCH_UP if state == "stopped":
             state = "draining"
         case Action.RESTART if state != "stopped":
-            return f"{holds_still}, and it starts anew when that is done"
+            return Result(f"{holds_still}, and it starts anew when that is done")
         case Action.RESTART | Action.DRAIN | Action.CATCH_UP:
-            return f"nothing done, {holds_still}, and it is {state} when that is done"
+            return _nothing(f"{holds_still}, and it is {state} when that is done")
         case Action.RELEASE:
-            return f"nothing done, {holds_still}: ask again when that is done"
+            return _nothing(f"{holds_still}: ask again when that is done")
         case _:
             return None
     held_flows.defer_state(connection, flow, state, command.reason)
-    return f"{holds_still}, and it is {state} when that is done"
+    return Result(f"{holds_still}, and it is {state} when that is done")
 
 
-def _execute_now(connection: Connection, command: Command, flow: str, state: str) -> str:
+def _execute_now(connection: Connection, command: Command, flow: str, state: str) -> Result:
     match command.action:
         case Action.RESTART:
             return _restart(connection, command, flow, state)
@@ -130,33 +153,33 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
             # Also if it is running already: it may be backing off.
             set_wanted(connection, flow, "running", command.reason)
             clear_failure(connection, flow)
-            return "is started"
+            return Result("is started")
         case Action.CATCH_UP if state == "running":
-            return "nothing done, it runs and catches up by itself"
+            return _nothing("it runs and catches up by itself")
         case Action.DRAIN | Action.CATCH_UP if state == "draining":
-            return "nothing done, it reads to the end already"
+            return _nothing("it reads to the end already")
         case Action.DRAIN if state == "stopped":
-            return "nothing done, it is stopped: action catch up reads what has come since"
+            return _nothing("it is stopped: action catch up reads what has come since")
         case Action.DRAIN | Action.CATCH_UP:
             set_wanted(connection, flow, "draining", command.reason)
             clear_failure(connection, flow)
-            return "reads what its source holds now, then stops"
+            return Result("reads what its source holds now, then stops")
         case Action.RELEASE if state != "stopped":
-            return "nothing done, it runs: action stop first"
+            return _nothing("it runs: action stop first")
         case Action.RELEASE if flow in lease.alive(connection):
-            return "nothing done, it still ends the batch in hand: ask again in a moment"
+            return _nothing("it still ends the batch in hand: ask again in a moment")
         case Action.RELEASE:
             vacuum_holds.release(connection, flow, command.who, command.reason)
-            return "VACUUM no longer waits for it, and it has to be rebuilt"
+            return Result("VACUUM no longer waits for it, and it has to be rebuilt")
         case Action.KEEP_OLD_ROWS if outdated_rows.keep_rows(connection, flow):
-            return "its older rows stay as they are"
+            return Result("its older rows stay as they are")
         case Action.KEEP_OLD_ROWS:
-            return "nothing done, all its rows are of the definition that it has now"
+            return _nothing("all its rows are of the definition that it has now")
         case Action.ACKNOWLEDGE:
             ack = _acknowledge(connection, command, flow)
-            return f"its alarm {ack.state} is {ack}" if ack else "nothing done, it has no alarm"
+            return Result(f"its alarm {ack.state} is {ack}") if ack else _nothing("it has no alarm")
         case Action.GIVE_UP:
-            return "nothing done, a job is given up, and no flow: name the job"
+            return _nothing("a job is given up, and no flow: name the job")
         case Action.SKIP:
             return _skip(connection, command, flow)
         case _:
@@ -170,59 +193,59 @@ def _acknowledge(connection: Connection, command: Command, flow: str) -> Acknowl
     return next(filter(None, (acknowledgements.acknowledge(connection, target, *details) for target in targets)), None)
 
 
-def _stop(connection: Connection, command: Command, flow: str, state: str) -> str:
+def _stop(connection: Connection, command: Command, flow: str, state: str) -> Result:
     # A flow that rests between scheduled runs is stopped too: without its tick the schedule no longer starts it.
     rests = connection.execute(delete(ticks).where(ticks.c.flow == flow)).rowcount
     if state == "stopped" and not rests:
-        return "nothing done, it is stopped"
+        return _nothing("it is stopped")
     set_wanted(connection, flow, "stopped", command.reason)
-    return "is started by its schedule no more" if state == "stopped" else "stops after the batch in hand"
+    return Result("is started by its schedule no more" if state == "stopped" else "stops after the batch in hand")
 
 
-def _restart(connection: Connection, command: Command, flow: str, state: str) -> str:
+def _restart(connection: Connection, command: Command, flow: str, state: str) -> Result:
     if state == "stopped":
-        return "nothing done, it is stopped: action start"
+        return _nothing("it is stopped: action start")
     repeated = _repeated_seconds_ago(connection, command.action, flow, (flow,))
     if repeated is not None:
-        return f"nothing done, that was asked for {repeated:.0f} s ago"
+        return _nothing(f"that was asked for {repeated:.0f} s ago")
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
     clear_failure(connection, flow)
-    return "restarts after the batch in hand"
+    return Result("restarts after the batch in hand")
 
 
-def _restart_driver(connection: Connection, command: Command) -> str:
+def _restart_driver(connection: Connection, command: Command) -> Result:
     assert command.driver
     row = driver_rows.lock(connection, command.driver)
     orders.lock(connection, command.flows)
     repeated = _repeated_seconds_ago(connection, command.action, f"driver {command.driver}", command.flows)
     epoch = lease.epoch(connection, lease.driver_lease(command.driver))
     if repeated is not None:
-        return f"nothing done, that was asked for {repeated:.0f} s ago"
+        return _nothing(f"that was asked for {repeated:.0f} s ago")
     if not driver_rows.is_restart_due(row, epoch):
         # A repeated request must not give a hanging driver more time.
         values = {"ends_epoch": epoch, "ends_at": database.now(connection)}
         connection.execute(update(drivers).where(drivers.c.driver == command.driver).values(values))
     for flow in command.flows:
         clear_failure(connection, flow)
-    return "ends after the batches in hand, and is started again"
+    return Result("ends after the batches in hand, and is started again")
 
 
-def _skip(connection: Connection, command: Command, flow: str) -> str:
+def _skip(connection: Connection, command: Command, flow: str) -> Result:
     if command.planned is None:
-        return "nothing done, no batch of it is planned"
+        return _nothing("no batch of it is planned")
     what = f"batch {command.planned.batch} of generation {command.planned.generation}"
     if not skips.approve(connection, flow, command.planned, command.who, command.reason):
-        return f"nothing done, {what} is left out already"
+        return _nothing(f"{what} is left out already")
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
     clear_failure(connection, flow)
-    return f"leaves out {what}, which reads {command.planned.reads}"
+    return Result(f"leaves out {what}, which reads {command.planned.reads}")
 
 
-def _reset(connection: Connection, command: Command, flow: str) -> str:
+def _reset(connection: Connection, command: Command, flow: str) -> Result:
     accepts_loss = command.action is Action.ACCEPT_DATA_LOSS
     pending = connection.execute(select(resets.c.accepts_loss).where(resets.c.flow == flow)).scalar_one_or_none()
     if pending is not None and pending >= accepts_loss and not _has_failed(connection, (flow,)):
-        return "nothing done, that is asked for already and happens at its next start"
+        return _nothing("that is asked for already and happens at its next start")
     values = {"flow": flow, "accepts_loss": accepts_loss, "who": command.who, "reason": command.reason}
     statement = database.insert(connection, resets).values(values)
     # A plain reset must not replace a reset that accepts a data loss, which has shown the loss to the approver.
@@ -230,7 +253,7 @@ def _reset(connection: Connection, command: Command, flow: str) -> str:
     connection.execute(upsert)
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
     clear_failure(connection, flow)
-    return "begins a new generation of its checkpoint at its next start"
+    return Result("begins a new generation of its checkpoint at its next start")
 
 
 def set_wanted(connection: Connection, flow: str, state: str, reason: str) -> None:
@@ -251,7 +274,7 @@ def _repeated_seconds_ago(connection: Connection, action: Action, target: str, f
     """Since the same command was given a moment ago. After a failure, a command is never a repetition."""
     if _has_failed(connection, flows):
         return None
-    is_same = (audits.c.action == action) & (audits.c.target == target) & ~audits.c.result.startswith("nothing done")
+    is_same = (audits.c.action == action) & (audits.c.target == target) & audits.c.has_effect.is_not(False)
     at = connection.execute(select(func.max(audits.c.at)).where(is_same)).scalar_one_or_none()
     seconds_ago = None if at is None else database.now(connection) - at
     return seconds_ago if seconds_ago is not None and 0 <= seconds_ago < REPEAT_SECONDS else None

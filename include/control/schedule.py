@@ -54,9 +54,9 @@ def _follow(engine: Engine, flow: str, schedule: str | None, at: float | None, i
         if action is None or followed_at != at or held_flows.holding_jobs(connection, flow):
             return {}
         reason = f"its schedule is '{schedule}'" if schedule else "its schedule was taken out"
-        result = commands.execute_in(connection, Command(action, (flow,), REQUESTER, reason))
+        results = commands.execute_in(connection, Command(action, (flow,), REQUESTER, reason))
         _store_tick(connection, flow, database.now(connection) if schedule else None)
-    return result
+    return {flow: result.message for flow, result in results.items()}
 
 
 def _action(schedule: str | None, state: str | None, is_due: bool) -> Action | None:

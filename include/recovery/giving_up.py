@@ -5,7 +5,6 @@ tables with wrong rows are marked STALE. Runs without a JVM.
 """
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from include.control import commands, lease
 from include.control.jobs import backfill_queue, backfills, give_up, rewinds
 from include.control.jobs.backfills import Backfill, Follower
 from include.control.jobs.give_up import PartialRewind
+from include.control.jobs.job_id import JobId, JobKind
 from include.control.jobs.rewinds import Rewind
 from include.control.process import Holder
 from include.control.store import database
@@ -79,12 +79,10 @@ def carry_out(engine: Engine, tables: Catalog, job: str, approved: list[str], wh
 
 
 def _find_remains(engine: Engine, tables: Catalog, job: str) -> Leftovers:
-    match = re.fullmatch("(rewind|backfill) ([0-9]{1,9})", job)
-    if not match:
-        raise UsageError(f"job is {job!r}: name it as `python -m include.ledger backfills` or `rewinds` does: rewind 3")
-    if match[1] == "rewind":
-        return _of_rewind(engine, tables, rewinds.get(engine, int(match[2])))
-    return _of_backfill(engine, tables, int(match[2]))
+    named = JobId.parse(job)
+    if named.kind is JobKind.REWIND:
+        return _of_rewind(engine, tables, rewinds.get(engine, named.number))
+    return _of_backfill(engine, tables, named.number)
 
 
 def _of_rewind(engine: Engine, tables: Catalog, rewind: Rewind) -> Leftovers:

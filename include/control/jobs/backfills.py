@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, select, update
 
 from include.control import commands, lease
-from include.control.jobs import held_flows, outdated_rows, paused_flows, stale_tables
+from include.control.jobs import held_flows, job_id, outdated_rows, paused_flows, stale_tables
 from include.control.store import database
 from include.control.store.job_schema import backfills, requests
 from include.control.store.schema import resets
@@ -57,7 +57,7 @@ class Backfill:
 
 @dataclass(frozen=True)
 class Follower:
-    """A table below a backfilled one. range: the range of it to recompute, or why that is impossible."""
+    """A table below a backfilled one. range: the range of it to recompute, or what to do where that is impossible."""
 
     table: str
     range: Slice | str
@@ -65,7 +65,7 @@ class Follower:
 
 def lease_name(root: int) -> str:
     """The name of the lease that the backfill's job holds while it is alive."""
-    return f"backfill {root}"
+    return str(job_id.backfill(root))
 
 
 def find(engine: Engine, number: int) -> Backfill:
@@ -133,19 +133,20 @@ def stop_readers(engine: Engine, backfill: Backfill, flows: Collection[str]) -> 
     with database.transaction(engine) as connection:
         database.serialize(connection, "jobs")
         if rewinds := held_flows.rewinds_of(connection, set(flows) - set(backfill.readers)):
+            names = " and ".join(map(str, rewinds))
             raise FlowFailed(
-                f"{backfill.table}: {rewinds} is not done with a flow that reads it: nothing was replaced; end that "
+                f"{backfill.table}: {names} is not done with a flow that reads it: nothing was replaced; end that "
                 f"one, or give it up (action give up), and run the backfill again",
                 "REWIND_UNFINISHED",
             )
         reason = f"backfill {backfill.number} of {backfill.table} replaces rows that it reads"
-        paused_flows.stop(connection, f"backfill {backfill.number}", flows, backfill.who, reason)
+        paused_flows.stop(connection, job_id.backfill(backfill.number), flows, backfill.who, reason)
 
 
 def fail_before_replace(engine: Engine, backfill: Backfill, failure: str) -> None:
     """Store a failure from before the replace, and restore what was wanted of the readers. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        paused_flows.resume(connection, f"backfill {backfill.number}", backfill.who)
+        paused_flows.resume(connection, job_id.backfill(backfill.number), backfill.who)
         _update(connection, backfill.number, failure=failure)
 
 
@@ -172,7 +173,7 @@ def finish(
     before, after = rows
     requester, reason = backfill.who, f"behind backfill {backfill.number}"
     with database.transaction(engine) as connection:
-        for flow in paused_flows.resume(connection, f"backfill {backfill.number}", requester):
+        for flow in paused_flows.resume(connection, job_id.backfill(backfill.number), requester):
             if table_of(flow) == backfill.table:
                 continue
             values = {"flow": flow, "accepts_loss": False, "who": requester, "reason": reason}
@@ -200,14 +201,13 @@ def close_planned_after(connection: Connection, table: str, since: float, reason
 def _mark_follower(connection: Connection, backfill: Backfill, follower: Follower) -> None:
     cause = f"{backfill.table} was backfilled {backfill.range}, and {follower.table} was made of what it held before"
     if isinstance(follower.range, Slice):
-        reason, range_ = f"{cause}: {stale_tables.pending_suffix(backfill.root)}", follower.range
         is_same = (backfills.c.root == backfill.root) & (backfills.c.target == follower.table)
         unfinished = select(backfills.c.number).where(is_same, backfills.c.ended_at.is_(None))
         if connection.execute(unfinished).first() is None:
-            _insert(connection, follower.table, range_, backfill.who, backfill.root)
+            _insert(connection, follower.table, follower.range, backfill.who, backfill.root)
+        stale_tables.mark(connection, follower.table, follower.range, cause, follows=backfill.root)
     else:
-        reason, range_ = f"{cause}: {follower.range}", backfill.range
-    stale_tables.mark(connection, follower.table, range_, reason)
+        stale_tables.mark(connection, follower.table, backfill.range, f"{cause}: {follower.range}")
 
 
 def _close_covered(connection: Connection, backfill: Backfill) -> None:

@@ -8,35 +8,36 @@ from collections.abc import Collection, Mapping
 
 from sqlalchemy import Column, Connection, Table, select, update
 
+from include.control.jobs.job_id import JobId, JobKind
 from include.control.store.job_schema import backfills, rewinds
 
 # By flow, the state wanted of it after the job, and the reason.
 Remembered = Mapping[str, tuple[str, str]]
-KINDS: dict[str, tuple[Table, Column[str]]] = {
-    "backfill": (backfills, backfills.c.readers),
-    "rewind": (rewinds, rewinds.c.stopped),
+STORED: dict[JobKind, tuple[Table, Column[str]]] = {
+    JobKind.BACKFILL: (backfills, backfills.c.readers),
+    JobKind.REWIND: (rewinds, rewinds.c.stopped),
 }
 
 
-def stored_of(connection: Connection, job: str) -> dict[str, tuple[str, str]]:
-    """The flows that a job, such as "backfill 3", has stored. The job's row is locked to the end of the transaction."""
-    table, column, number = _locate(job)
-    stored = select(column).where(table.c.number == number).with_for_update()
+def stored_of(connection: Connection, job: JobId) -> dict[str, tuple[str, str]]:
+    """The flows that a job has stored. The job's row is locked to the end of the transaction."""
+    table, column = STORED[job.kind]
+    stored = select(column).where(table.c.number == job.number).with_for_update()
     return parse(connection.execute(stored).scalar_one())
 
 
-def store(connection: Connection, job: str, remembered: Remembered | None) -> None:
+def store(connection: Connection, job: JobId, remembered: Remembered | None) -> None:
     """Store the flows of a job. None: it keeps none stopped any more."""
-    table, column, number = _locate(job)
+    table, column = STORED[job.kind]
     text = None if remembered is None else json.dumps(remembered)
-    connection.execute(update(table).where(table.c.number == number).values({column: text}))
+    connection.execute(update(table).where(table.c.number == job.number).values({column: text}))
 
 
-def by_job(connection: Connection) -> dict[str, dict[str, tuple[str, str]]]:
+def by_job(connection: Connection) -> dict[JobId, dict[str, tuple[str, str]]]:
     """By unfinished job, the flows it has stored; the oldest job of each kind first."""
     return {
-        f"{kind} {row.number}": parse(row.flows)
-        for kind, (table, column) in KINDS.items()
+        JobId(kind, row.number): parse(row.flows)
+        for kind, (table, column) in STORED.items()
         for row in connection.execute(
             select(table.c.number, column.label("flows"))
             .where(table.c.ended_at.is_(None), column.is_not(None))
@@ -45,16 +46,16 @@ def by_job(connection: Connection) -> dict[str, dict[str, tuple[str, str]]]:
     }
 
 
-def holding_jobs(connection: Connection, flow: str) -> tuple[list[str], tuple[str, str]] | None:
+def holding_jobs(connection: Connection, flow: str) -> tuple[list[JobId], tuple[str, str]] | None:
     """The jobs that keep a flow stopped, and the state and reason wanted afterwards; None if no job does."""
     stored = {job: flows[flow] for job, flows in by_job(connection).items() if flow in flows}
     return (list(stored), next(iter(stored.values()))) if stored else None
 
 
-def rewinds_of(connection: Connection, flows: Collection[str]) -> str:
-    """The rewinds that keep one of these flows stopped, in words; empty if none does."""
+def rewinds_of(connection: Connection, flows: Collection[str]) -> list[JobId]:
+    """The rewinds that keep one of these flows stopped."""
     stored = by_job(connection).items()
-    return " and ".join(job for job, held in stored if job.startswith("rewind") and not held.keys().isdisjoint(flows))
+    return [job for job, held in stored if job.kind is JobKind.REWIND and not held.keys().isdisjoint(flows)]
 
 
 def defer_state(connection: Connection, flow: str, state: str, reason: str) -> None:
@@ -67,8 +68,3 @@ def defer_state(connection: Connection, flow: str, state: str, reason: str) -> N
 def parse(text: str | None) -> dict[str, tuple[str, str]]:
     """Parse the JSON of a job's row. Returns the state and reason by flow."""
     return {flow: (state, reason) for flow, (state, reason) in json.loads(text or "{}").items()}
-
-
-def _locate(job: str) -> tuple[Table, Column[str], int]:
-    kind, number = job.rsplit(" ", 1)
-    return *KINDS[kind], int(number)

@@ -9,11 +9,12 @@ from sqlalchemy import Connection, select, update
 
 from include.control import commands, orders
 from include.control.jobs import held_flows
+from include.control.jobs.job_id import JobId
 from include.control.store.schema import desired, runs
 
 
-def stop(connection: Connection, job: str, flows: Iterable[str], requester: str, reason: str) -> None:
-    """Set these flows to stopped, and store what was wanted of them before. job: such as "backfill 3".
+def stop(connection: Connection, job: JobId, flows: Iterable[str], requester: str, reason: str) -> None:
+    """Set these flows to stopped, and store what was wanted of them before.
 
     Values that an earlier try of the job has stored are kept. A flow that was started since then is stopped again.
     """
@@ -32,7 +33,7 @@ def stop(connection: Connection, job: str, flows: Iterable[str], requester: str,
     held_flows.store(connection, job, stored)
 
 
-def resume(connection: Connection, job: str, requester: str) -> list[str]:
+def resume(connection: Connection, job: JobId, requester: str) -> list[str]:
     """Restore what was wanted of each flow, unless another job keeps it stopped. Returns the names of all flows.
 
     Each flow begins a new turn, so a failure from the time before is ignored, even if it is reported later.
@@ -58,7 +59,7 @@ def resume(connection: Connection, job: str, requester: str) -> list[str]:
     return list(stored)
 
 
-def _held_by_others(connection: Connection, job: str) -> dict[str, tuple[str, str]]:
+def _held_by_others(connection: Connection, job: JobId) -> dict[str, tuple[str, str]]:
     """What other unfinished jobs have stored of the flows they have stopped."""
     return {
         flow: wanted

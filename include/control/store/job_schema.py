@@ -52,8 +52,10 @@ stale = Table(
     Column("target", String, nullable=False, comment="a table that was made of rows that were replaced"),
     Column("begins", String, comment="which range of it, in UTC; NULL: nobody can tell"),
     Column("ends", String),
-    Column("why", String, nullable=False, comment="a sentence, and the way out"),
+    Column("why", String, nullable=False, comment="a sentence; with the way out where `follows` is NULL"),
     Column("since", Float, nullable=False),
+    Column("follows", Integer, comment="the root of the backfill that recomputes it; NULL: a person has to"),
+    Column("given_up", Boolean, comment="whether that backfill was given up"),
 )
 
 outdated = Table(

@@ -16,6 +16,16 @@ FIRST_VERSION = 1
 # For each version from 1 on, the statements that lead to the next, in SQL common to SQLite and PostgreSQL.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("ALTER TABLE outdated ADD COLUMN definition VARCHAR", "ALTER TABLE outdated ADD COLUMN without_time BOOLEAN"),
+    (
+        "ALTER TABLE audit ADD COLUMN has_effect BOOLEAN",
+        "ALTER TABLE stale ADD COLUMN follows INTEGER",
+        "ALTER TABLE stale ADD COLUMN given_up BOOLEAN",
+        # Until this version, a sentence named the backfill.
+        "UPDATE stale SET follows = (SELECT MAX(root) FROM backfill"
+        " WHERE stale.why LIKE '%: backfill ' || root || ' is to make it again')",
+        "UPDATE stale SET why = REPLACE(why, ': backfill ' || follows || ' is to make it again', '')"
+        " WHERE follows IS NOT NULL",
+    ),
 )
 
 

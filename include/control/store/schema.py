@@ -204,6 +204,7 @@ audits = Table(
     Column("target", String, nullable=False),
     Column("reason", String, nullable=False),
     Column("result", String, nullable=False),
+    Column("has_effect", Boolean, comment="whether it changed anything; NULL: an older build, and it may have"),
 )
 
 pulses = Table(

@@ -238,7 +238,7 @@ def test_a_wrong_file_is_an_alarm_until_it_is_mended_or_a_person_takes_it_on(sho
     assert open_alarms(engine) == [("definition silver.a", INVALID_DEFINITION)]
     with database.transaction(engine) as connection:
         messages = execute_in(connection, Command(Action.ACKNOWLEDGE, ("silver.a",), "ann", "known"))
-    assert messages["silver.a"].startswith("its alarm INVALID DEFINITION is acknowledged by ann")
+    assert messages["silver.a"].message.startswith("its alarm INVALID DEFINITION is acknowledged by ann")
     assert str(definitions.settle(engine, shop.load())["silver.a"]).startswith("acknowledged by ann")
     shop.write("silver.a", text)
     assert definitions.settle(engine, shop.load()) == {}
