@@ -1,8 +1,10 @@
 """A control database of an older build is migrated to the current schema, and keeps all its rows."""
 
+import sqlite3
 import tarfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from sqlalchemy import Engine, create_engine, inspect, select, text
 
 from include.control import commands, incidents, orders
 from include.control.commands import Action, Command
-from include.control.jobs import backfills, rewinds
+from include.control.jobs import backfills, rewinds, stale_tables
 from include.control.store import database, migrations, schema
 from include.control.store.job_schema import metadata
 from include.errors import UsageError
@@ -98,6 +100,24 @@ def test_what_the_first_release_has_written_is_understood(tmp_path: Path):
     open_incidents = incidents.open_of(engine, "silver.of_an_older_build")
     assert open_incidents and open_incidents[0].state == "STUCK"
     commands.execute(engine, Command(Action.START, ("silver.other",), "ann", "a reason"))
+    engine.dispose()
+
+
+def test_the_backfill_that_a_sentence_named_becomes_a_value(tmp_path: Path):
+    with tarfile.open(UPGRADES / "home-1.tar.gz") as home:
+        home.extract("control.db", tmp_path, filter="data")
+    with closing(sqlite3.connect(tmp_path / "control.db")) as older, older:
+        (root,) = older.execute("SELECT root FROM backfill").fetchone()
+        for why in (f"a cause: backfill {root} is to make it again", "another: backfill 77 is to make it again"):
+            older.execute("INSERT INTO stale (target, why, since) VALUES ('gold.other', ?, 1)", [why])
+    engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+    with database.transaction(engine) as connection:
+        stale_tables.mark_given_up(connection, "gold.other", root)
+    reasons = [mark.why for mark in stale_tables.list_all(engine) if mark.since == 1]
+    assert reasons == [
+        f"a cause: backfill {root} was given up: backfill gold.other",
+        "another: backfill 77 is to make it again",
+    ]
     engine.dispose()
 
 
