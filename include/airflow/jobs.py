@@ -91,7 +91,9 @@ def full_refresh_arguments(
     decision = evaluate_approval(answer, requester)
     result = f"is begun, {decision.message}" if decision.is_approved else f"nothing done, {decision.message}"
     with database.transaction(engine) as connection:
-        commands.audit(connection, requester or "unknown", FULL_REFRESH, name, form["reason"], result, decision.is_approved)
+        commands.audit(
+            connection, requester or "unknown", FULL_REFRESH, name, form["reason"], result, decision.is_approved
+        )
     if not decision.is_approved:
         raise AirflowSkipException(f"{name}: {result}")
     return ["--table", name, "--full", *["--alone"] * form["alone"], "--run", run_id]
