@@ -3,17 +3,18 @@
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any
 
 from include import catalog
 from include.cli import text_columns
 from include.control.supervision import supervisor_presence
+from include.errors import SluiceError
 from include.monitoring import lag as lags
 from include.monitoring.lag import Lag
 from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, rows, statuses
-from include.readers import stored_table
+from include.readers.delta_log import DeltaLog
 from include.settings import settings
 
 
@@ -137,8 +138,10 @@ def _count(table: str) -> str:
 
 
 def _age(table: str) -> str:
-    delta_table = stored_table.find_table(table)
-    if delta_table is None:
+    if not settings().is_stored(table):
         return ""
-    written = datetime.fromtimestamp(delta_table.history(1)[0]["timestamp"] / 1000, UTC)
-    return f"{(datetime.now(UTC) - written).total_seconds():.0f} s ago"
+    try:
+        log = DeltaLog(settings().table_path(table))
+        return f"{time.time() - log.commit(log.newest).timestamp:.0f} s ago"
+    except SluiceError:
+        return "?"

@@ -122,7 +122,7 @@ def compact_and_expire(table: DeltaTable) -> None:
     oldest = (datetime.now(UTC) - timedelta(days=PROGRESS_DAYS)).date()
     files = Counter(day for path in table.file_uris() for day in re.findall(r"/day=([0-9-]+)/", path))
     fragmented_days = [day for day, count in files.items() if count >= MOST_FILES_A_DAY]
-    if min(files) >= str(oldest) and not fragmented_days:
+    if min(files, default=str(oldest)) >= str(oldest) and not fragmented_days:
         return
     table.delete(f"day < '{oldest}'")
     for day in fragmented_days:

@@ -418,3 +418,12 @@ def test_the_commands_gather_and_show_what_batches_took(ledger):
     assert "no progress of bronze.page_views was told yet" in ledger("progress", "bronze.page_views")
     with pytest.raises(UsageError, match="bronze.page_view"):
         ledger("progress", "bronze.page_view")
+
+
+def test_a_table_from_which_everything_was_deleted_has_nothing_to_compact():
+    write(line(report(1)))
+    gather_once()
+    table().delete()
+    emptied = table().version()
+    progress_table.compact_and_expire(table())
+    assert table().version() == emptied

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
@@ -144,3 +145,18 @@ def test_the_summary_states_below_its_lines_why_a_lag_is_unknown(monkeypatch):
         ["silver.readings", "not", "yet"]
     ]
     assert all("holds no Delta log" not in line for line in lines if line.split()[0] in TABLES.tables)
+
+
+def test_the_summary_tells_the_age_of_a_table_whose_log_was_cleaned(monkeypatch):
+    monkeypatch.setattr("include.catalog.load", lambda: TABLES)
+    lake.rows("bronze.events", time.time() - 100)
+    lake.rows("silver.readings", time.time() - 100)
+    lake.rows("silver.readings", time.time() - 50)
+    log = settings().table_path("silver.readings") / "_delta_log"
+    table = DeltaTable(str(settings().table_path("silver.readings")))
+    table.create_checkpoint()
+    for file in sorted(log.glob("*.json")):
+        file.unlink()
+    lines = {line.split()[0]: line for line in summary().splitlines() if line}
+    assert lines["bronze.events"].endswith(" s ago")
+    assert lines["silver.readings"].endswith("?")
