@@ -23,15 +23,16 @@ from include.engine.batch.batch import FlowContext, SourceRowsNeeded
 from include.engine.checkpoints.checkpoint import Checkpoint, add_topics
 from include.engine.fast_path import path
 from include.engine.session import late_commits_fail
-from include.engine.stream import first_load, flow_schemas
+from include.engine.stream import flow_schemas
 from include.engine.stream.batch_function import BatchFunction
-from include.engine.stream.first_load import FirstLoad
 from include.engine.stream.flow_schemas import FlowSchemas
 from include.engine.stream.pacer import Pacer
 from include.engine.tables import maintain, retained
 from include.errors import Unreachable
 from include.maintenance import policy, table_state
 from include.maintenance.policy import CompactionPlace
+from include.monitoring import first_load
+from include.monitoring.first_load import FirstLoad
 from include.readers import checkpoint, kafka_broker
 from include.readers.kafka import cluster
 from include.readers.kafka.cluster import AccessRefused

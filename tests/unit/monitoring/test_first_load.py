@@ -14,9 +14,9 @@ from include.control.decide import State
 from include.control.observed_flow import Failure
 from include.control.store import database
 from include.control.supervision import supervision
-from include.engine.stream import first_load
-from include.engine.stream.first_load import FirstLoad
 from include.errors import Unreachable
+from include.monitoring import first_load
+from include.monitoring.first_load import FirstLoad
 from include.readers import landing_folder, source_end
 from include.readers.landing_folder import PlannedFile
 from include.rules import references
