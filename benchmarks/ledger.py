@@ -22,8 +22,8 @@ CONF = {f"spark.sql.streaming.setting{number}": "a value of some length" for num
 # Runs the command line, then prints its maximum memory in MB.
 MEASURED = """
 import resource, sys
-from include.cli import ledger
-ledger.main()
+from include.cli.main import main
+main()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, file=sys.stderr)
 """
 

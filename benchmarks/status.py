@@ -36,10 +36,10 @@ import sys
 from benchmarks.status import tables
 from include import catalog
 from include.catalog import Catalog
-from include.cli import ledger
+from include.cli.main import main
 benchmark_tables = Catalog({table.name: table for table in tables(int(sys.argv.pop()))})
 catalog.load = lambda: benchmark_tables
-ledger.main()
+main()
 """
 
 

@@ -15,8 +15,8 @@ UNWRITABLE = {
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
     *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
 }
-# As a shell reports a process that SIGPIPE has ended.
-READER_GONE = 141
+# As a shell reports a process that SIGPIPE, or SIGINT, has ended.
+READER_GONE, INTERRUPTED = 141, 130
 
 
 class SluiceError(Exception):
@@ -119,7 +119,8 @@ class LedgerMismatch(SluiceError):
 def report(main: Callable[[], None]) -> None:
     """Run an entry point. For a `SluiceError`, print its sentence to stderr and exit with its code.
 
-    The same for a file that cannot be written. If the reader of the output is gone, as behind `| head`, end silently.
+    The same for a file that cannot be written. If the reader of the output is gone, as behind `| head`, or with Ctrl-C,
+    end silently.
     """
     try:
         main()
@@ -130,6 +131,8 @@ def report(main: Callable[[], None]) -> None:
     except SluiceError as error:
         print(f"sluice: {error}", file=sys.stderr, flush=True)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         if not _is_reader_gone():
             raise

@@ -1,21 +1,34 @@
-"""The command `status`: the state, lag and freshness of every flow."""
+"""The commands about flows: state and lag, who reads whom, and what batches took."""
 
-import argparse
-import json
 import sys
-import time
 from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from include import catalog
-from include.cli import text_columns
+from include.cli.output import Json, Limit, print_json, print_lines
 from include.control.supervision import supervisor_presence
-from include.errors import SluiceError
-from include.monitoring import lag as lags
+from include.monitoring import progress_journal, progress_rows, progress_table
+from include.monitoring.graph import build_graph
 from include.monitoring.lag import Lag
-from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, rows, statuses
-from include.readers.delta_log import DeltaLog
+from include.monitoring.progress_rows import PHASES_MS
+from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, statuses
 from include.settings import settings
+from include.text_columns import duration, in_columns
+
+
+def show_status(as_json: Json = False) -> None:
+    """Show every flow: wanted and seen state, lag, freshness, trend, and what is wrong."""
+    tables = catalog.load()
+    all_statuses = statuses(tables)
+    for warning in filter(None, (supervisor_presence.absence(settings().control_url), *tables.warnings.values())):
+        # JSON on stdout must stay parseable.
+        print(warning, end="\n\n", file=sys.stderr if as_json else sys.stdout)
+    if as_json:
+        print_json([status.as_json() for status in all_statuses])
+    else:
+        print(text(all_statuses))
 
 
 def text(flow_statuses: Iterable[FlowStatus]) -> str:
@@ -26,13 +39,7 @@ def text(flow_statuses: Iterable[FlowStatus]) -> str:
         state = status.state or "unknown"
         wanted = "" if status.wanted in (None, "running") else f" (wanted {status.wanted})"
         refresh, _, why_full = status.refresh.partition(": ")
-        age = (
-            "?"
-            if status.lag.seconds is None
-            else text_columns.duration(status.lag.seconds)
-            if status.lag.seconds
-            else ""
-        )
+        age = "?" if status.lag.seconds is None else duration(status.lag.seconds) if status.lag.seconds else ""
         lines.append(
             (
                 status.flow,
@@ -46,21 +53,12 @@ def text(flow_statuses: Iterable[FlowStatus]) -> str:
         notes += _notes(status)
         if why_full:
             notes.append(f"{status.table}: its last refresh recomputed all rows: {why_full}")
-    return "\n".join([text_columns.in_columns(lines, left_columns=6), *dict.fromkeys(notes)])
-
-
-def _in_short(lag: Lag) -> str:
-    """The lag in the words of a column. The reason of an unknown one is a sentence, which stands below the table."""
-    return "unknown" if lag.unknown and lag.words == lag.unknown else lag.words
-
-
-def _reason(lag: Lag) -> str:
-    return f"{lag.unknown}" if lag.is_away else f"{lag.flow}: {lag.unknown}"
+    return "\n".join([in_columns(lines, left_columns=6), *dict.fromkeys(notes)])
 
 
 def _behind(lag: Lag) -> str:
     if lag.unknown or not lag.rows:
-        return _in_short(lag)
+        return lag.short_words
     return f"{lag.words}, {'over ' if lag.is_more else ''}{lag.rows:,} rows, {(lag.bytes or 0) / 1e6:,.1f} MB"
 
 
@@ -76,7 +74,7 @@ def _notes(status: FlowStatus) -> list[str]:
     elif status.state not in ("HEALTHY", "STOPPED", IN_WINDOWS, VIEW):
         notes.append(f"{status.flow}: {status.state}: {status.reason}")
     if status.lag.unknown:
-        notes.append(_reason(status.lag))
+        notes.append(status.lag.reason)
     if status.longer_interval_seconds and status.state == "HEALTHY":
         seconds = status.longer_interval_seconds
         notes.append(f"{status.flow}: its driver is busy, so that its batches begin every {seconds:.1f} s")
@@ -94,54 +92,57 @@ def _notes(status: FlowStatus) -> list[str]:
     return notes
 
 
-def add(commands: Any) -> None:
-    """Adds the command `status`."""
-    parser = commands.add_parser("status", help="every flow: wanted and seen, lag, freshness, trend")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=_run)
+def show_graph(as_json: Json = False) -> None:
+    """Show who reads whom, and how far behind."""
+    graph = build_graph(catalog.load())
+    if as_json:
+        print_json({"nodes": [asdict(node) for node in graph.nodes], "edges": [edge.as_json() for edge in graph.edges]})
+    else:
+        print(graph.text())
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    tables = catalog.load()
-    all_statuses = statuses(tables)
-    for warning in filter(None, (supervisor_presence.absence(settings().control_url), *tables.warnings.values())):
-        # JSON on stdout must stay parseable.
-        print(warning, end="\n\n", file=sys.stderr if arguments.json else sys.stdout)
-    print(json.dumps([status.as_json() for status in all_statuses], indent=2) if arguments.json else text(all_statuses))
+def show_progress(flow: str, limit: Limit = 20, as_json: Json = False) -> None:
+    """Show what the newest batches of a flow took, also idle and failed ones."""
+    newest = progress_rows.newest(flow, limit)
+    if not newest:
+        # Raises for an unknown flow. A flow that is no longer declared may still have progress.
+        catalog.load().flow(flow)
+    if as_json:
+        print_json([_progress_as_json(row) for row in newest])
+    else:
+        print_lines(map(_progress_line, newest), f"no progress of {flow} was told yet")
 
 
-def summary() -> str:
-    """Returns one line for each table: rows, lag, and age of its newest commit.
-
-    Tables with several flows, and views with several sources, have one more line for each. The reasons of unknown lags
-    follow.
-    """
-    tables = catalog.load()
-    measured = lags.measure(tables.readers.values())
-    behind = {flow: _in_short(flow_lag) for flow, flow_lag in measured.items()}
-    reasons = dict.fromkeys(_reason(flow_lag) for flow_lag in measured.values() if flow_lag.unknown)
-    lines = [("table", "rows", "behind its source by", "newest commit")]
-    for table in tables.tables.values():
-        flows, kind = table.readers, "source" if table.is_view else "flow"
-        words = behind[flows[0].flow] if len(flows) == 1 else f"{len(flows)} {kind}s"
-        lines.append((table.name, _count(table.name), words, _age(table.name)))
-        if len(flows) > 1:
-            lines += [(f"  {kind} {flow.flow}", "", behind[flow.flow], "") for flow in flows]
-        if table.has_quarantine or settings().is_stored(table.quarantine):
-            lines.append((table.quarantine, _count(table.quarantine), "", _age(table.quarantine)))
-    return "\n".join([text_columns.in_columns(lines, left_columns=1), *reasons])
+def _progress_as_json(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "at": row["at"].isoformat(), "source_metrics": dict(row["source_metrics"] or {})}
 
 
-def _count(table: str) -> str:
-    number = rows(table)
-    return "not yet" if number is None else f"{number:,}"
+def _progress_line(row: dict[str, Any]) -> str:
+    occurred_at: datetime = row["at"]
+    batch = "" if row["batch"] is None else f"/{row['batch']}"
+    head = f"{occurred_at:%Y-%m-%d %H:%M:%S}Z  {row['generation']}{batch}  {row['event']}"
+    if row["event"] in ("failed", "ended"):
+        return f"{head}  {(row['error'] or '').partition(chr(10))[0]}".rstrip()
+    durations = ", ".join(
+        f"{name.removesuffix('_ms').replace('_', ' ')} {row[name]:,}" for name in PHASES_MS if row[name]
+    )
+    rates = (row["input_rows_per_second"], row["processed_rows_per_second"])
+    per_second = " in, ".join("?" if rate is None else f"{rate:,.1f}" for rate in rates)
+    rows = "" if row["event"] == "idle" else f"  {row['input_rows']:,} rows, {per_second} out a second"
+    return f"{head}{rows}  ms: {durations}"
 
 
-def _age(table: str) -> str:
-    if not settings().is_stored(table):
-        return ""
-    try:
-        log = DeltaLog(settings().table_path(table))
-        return f"{time.time() - log.commit(log.newest).timestamp:.0f} s ago"
-    except SluiceError:
-        return "?"
+def gather(as_json: Json = False) -> None:
+    """Append what drivers wrote down to ledger.query_progress, which they do once a minute by themselves."""
+    gathered = 0
+    while row_count := progress_table.gather():
+        gathered += row_count
+        if not as_json:
+            print(f"{row_count:,} rows came into {progress_rows.TABLE}")
+    waiting = sum(progress_journal.size(segment) for segment in progress_journal.segments())
+    if as_json:
+        print_json({"rows": gathered, "is_done": row_count is not None, "waiting_bytes": waiting})
+    elif row_count is None:
+        print("nothing done, another process gathers at this moment")
+    else:
+        print(f"{waiting / 1e6:,.1f} MB are in the hands of drivers that still write them")

@@ -1,7 +1,9 @@
-"""Runs the commands of `include.cli`: python -m include.ledger COMMAND."""
+"""The command `sluice` by its old name: python -m include.ledger COMMAND."""
 
-from include.cli.ledger import main
+from functools import partial
+
+from include.cli.main import main
 from include.errors import report
 
 if __name__ == "__main__":
-    report(main)
+    report(partial(main, "python -m include.ledger"))

@@ -1,11 +1,16 @@
-"""Checks the table files, and prints a sentence for each mistake: `make check`. No process stays running."""
+"""The commands that open a Spark session, `make check` and `sluice preview`: each is replaced by a process with one."""
 
 import os
 import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
 
 from include.errors import report
 from include.local import environment, install, java
-from include.settings import settings
+from include.settings import ROOT, settings
 
 # The check ends before the JVM's second compiler would pay off. PySpark's DataFrame debugging records the call site of
 # each column expression, which takes half of the time to build a plan.
@@ -15,12 +20,37 @@ SHORT_LIVED = {
 }
 
 
-def main() -> None:
+def main(
+    packages: Annotated[list[str] | None, typer.Argument(help="Of table files; without one, of this project.")] = None,
+) -> None:
+    """Check the table files, and print a sentence for each mistake. No process stays running."""
+    # Without the directory in which it is called, which may be another checkout.
+    _replace_by("python", ["-P", "-m", "include.engine.check.check", *(packages or ())], SHORT_LIVED)
+
+
+def preview(
+    table: Annotated[str, typer.Argument(help="A table, a view, or a temporary step.")],
+    flow: Annotated[str | None, typer.Option(help="The one flow of several, or the one source of a view.")] = None,
+    rows: Annotated[int, typer.Option(metavar="N", help="How many to read and to show.")] = 100,
+    from_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its rows replace those of the source.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+) -> None:
+    """Show what today's code makes of rows of a table's source, and the rules they break. Nothing is written."""
+    arguments = ["--table", table, "--rows", str(rows)]
+    arguments += ["--flow", flow] if flow else []
+    arguments += ["--from-file", str(from_file)] if from_file else []
+    _replace_by("spark-submit", [str(ROOT / "jobs" / "preview.py"), *arguments, *(["--json"] if as_json else [])], {})
+
+
+def _replace_by(program: str, arguments: list[str], defaults: dict[str, str]) -> NoReturn:
+    """Replaces this process by a program of the virtual environment. defaults: variables that it gets unless set."""
     java_home = java.home()
     variables = environment.process_environment(environment.write_spark(settings(), java_home), java_home)
-    command = [str(install.venv() / "bin" / "python"), "-m", "include.engine.check.check", *sys.argv[1:]]
-    os.execve(command[0], command, {**SHORT_LIVED, **variables})
+    command = [str(install.venv() / "bin" / program), *arguments]
+    os.execve(command[0], command, {**defaults, **variables})
 
 
 if __name__ == "__main__":
-    report(main)
+    report(partial(main, sys.argv[1:]))

@@ -16,6 +16,7 @@ SERVICE_GRACE_SECONDS = 30
 
 
 def main() -> None:
+    """Stop all processes of this platform, including those that a crash left behind."""
     platform = Platform(settings().home)
     _record_shutdown(platform)
     # Broker and store stop last, because producers and drivers end faster while these answer.

@@ -113,7 +113,7 @@ def password(config: Settings) -> str:
 
 
 def _path_directories(java_home: Path) -> list[Path]:
-    return [install.venv() / "bin", java_home / "bin"]
+    return list(dict.fromkeys([install.command().parent, install.venv() / "bin", java_home / "bin"]))
 
 
 def _variables(config: Settings, java_home: Path) -> dict[str, str]:

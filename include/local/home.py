@@ -15,7 +15,7 @@ from include.settings import ROOT, settings
 MARK = "sluice-home"
 # What earlier releases, which set no mark, have written into a home. Files of SQLite have further endings.
 KNOWN = {
-    *("airflow", "cache", "checkpoints", "conf", "control.db", "definitions", "env.sh", "jars", "kafka"),
+    *("airflow", "bin", "cache", "checkpoints", "conf", "control.db", "definitions", "env.sh", "jars", "kafka"),
     *("kafka-clusters", "lake", "landing", "lineage", "log", "progress", "run", "schemas", "store", "tmp", "venv"),
 }
 # Of these, each one tells a home from a folder of others.

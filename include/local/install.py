@@ -24,6 +24,20 @@ LOCK, DEV_LOCK = ROOT / "requirements.lock", ROOT / "requirements-dev.lock"
 DISK_NEEDED_BYTES = 5 * 10**9
 # PySpark is a source archive. Compressing its 450 MB of jars into a wheel takes longer than all other packages.
 FAST_BUILD = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
+# What the calling shell sets goes before what `make up` wrote down, and `up` itself takes only the former.
+COMMAND = """#!/bin/sh
+# Written by include/local/install.py.
+if [ -z "$SLUICE_HOME" ]; then SLUICE_HOME={home}; fi
+if [ -z "$SLUICE_VENV" ]; then SLUICE_VENV={venv}; fi
+export SLUICE_HOME SLUICE_VENV
+if [ "$1" != up ] && [ -f "$SLUICE_HOME/env.sh" ]; then
+    set_by_caller=$(export -p)
+    . "$SLUICE_HOME/env.sh"
+    eval "$set_by_caller"
+fi
+export PYTHONPATH={root}
+exec "$SLUICE_VENV/bin/python" -P -m include.cli "$@"
+"""
 # uv reads neither pip's variables nor its configuration files, but must use the same mirror.
 UV_NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -41,6 +55,21 @@ def venv() -> Path:
 def cache() -> Path:
     """The directory of downloads: `SLUICE_CACHE`, by default `cache` in the home directory."""
     return Path(os.environ.get("SLUICE_CACHE") or settings().home / "cache").absolute()
+
+
+def command() -> Path:
+    """The path of the command `sluice`: beside Python, unless that lies outside the home and may serve other homes."""
+    home_directory = settings().home
+    return (venv() if venv().is_relative_to(home_directory) else home_directory) / "bin" / "sluice"
+
+
+def write_command() -> None:
+    """Write the command, which knows this checkout and this home, whatever directory it is called in."""
+    paths = {"home": settings().home, "venv": venv(), "root": ROOT}
+    text = COMMAND.format(**{name: shlex.quote(str(path)) for name, path in paths.items()})
+    command().parent.mkdir(parents=True, exist_ok=True)
+    command().write_text(text)
+    command().chmod(0o755)
 
 
 def require_disk(directory: Path, needed_bytes: int) -> None:
@@ -75,6 +104,7 @@ def install(lock: Path) -> None:
         environment={"UV_CACHE_DIR": str(cache() / "uv"), **_mirror(), **os.environ, "VIRTUAL_ENV": str(venv())},
     )
     marker.write_text(lock_hash)
+    write_command()
 
 
 def _hash(lock: Path) -> str:

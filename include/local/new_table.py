@@ -1,19 +1,14 @@
-"""Writes the first file of a table, one that `make check` accepts.
+"""Writes the first file of a table, one that `make check` accepts: `make new-table`, `sluice new-table`."""
 
-make new-table NAME=bronze.orders SOURCE=kafka:orders
-make new-table NAME=bronze.bills SOURCE=csv:bills
-make new-table NAME=silver.orders SOURCE=bronze.orders COLUMNS="order_id STRING, time TIMESTAMP, amount DECIMAL(10,2)"
-make new-table NAME=gold.orders_by_customer SOURCE=silver.orders KEYS=customer
-
-What is left out is asked for, at a terminal.
-"""
-
-import argparse
 import json
 import re
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from include import catalog
 from include.catalog import Catalog
@@ -48,22 +43,27 @@ class Draft:
         return f'"""{comment}."""\n\nfrom include.spec import {imports}\n{self.functions}\nTABLE = Table(\n{lines}\n)\n'
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="new_table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("name", nargs="?", default="", help="<layer>.<name>")
-    parser.add_argument("--source", default="", help=SOURCES)
-    parser.add_argument("--columns", default="", help="of a table that types its source's rows, as Spark DDL")
-    parser.add_argument("--keys", default="", help="of a table that counts its source's rows: columns, with commas")
-    parser.add_argument("--comment", default="", help="what one row is")
-    arguments = parser.parse_args()
-    name = arguments.name or _ask("NAME", "the table, as <layer>.<name>")
+def main(
+    name: Annotated[str, typer.Argument(help="<layer>.<name>")] = "",
+    source: Annotated[str, typer.Option(help=SOURCES)] = "",
+    columns: Annotated[str, typer.Option(help="Of a table that types its source's rows, as Spark DDL.")] = "",
+    keys: Annotated[str, typer.Option(help="Of a table that counts its source's rows: columns, with commas.")] = "",
+    comment: Annotated[str, typer.Option(help="What one row is.")] = "",
+) -> None:
+    """Write the first file of a table, one that `check` accepts. What is left out is asked for, at a terminal.
+
+    \b
+    sluice new-table bronze.orders --source kafka:orders
+    sluice new-table bronze.bills --source csv:bills
+    sluice new-table silver.orders --source bronze.orders --columns "id INT"
+    sluice new-table gold.orders_by_id --source silver.orders --keys id
+    """
+    name = name or _ask("NAME", "the table, as <layer>.<name>")
     path = _new_path(name)
-    source = arguments.source or _ask("SOURCE", SOURCES)
+    source = source or _ask("SOURCE", SOURCES)
     tables = catalog.load()
-    draft, row = draft_table(tables, path.stem, source, arguments.columns, arguments.keys)
-    path.write_text(draft.text(name, arguments.comment or row))
+    draft, row = draft_table(tables, path.stem, source, columns, keys)
+    path.write_text(draft.text(name, comment or row))
     try:
         catalog.reload().table(name)
     except DeclarationError:
@@ -168,4 +168,4 @@ def _tuple(names: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    report(main)
+    report(partial(typer.run, main))

@@ -22,6 +22,7 @@ NEEDED = [catalog.EXAMPLES, "include.local.remove_examples"]
 
 
 def main() -> None:
+    """Remove the examples from this checkout, and their tables, checkpoints and landed files from its home."""
     config = settings()
     if not EXAMPLES.exists():
         raise UsageError("the examples are not part of this checkout: nothing to remove")

@@ -4,6 +4,7 @@ It returns when every flow runs and, with the examples, a gold table holds rows.
 """
 
 import fcntl
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +15,6 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from include import catalog
-from include.cli.status import summary
 from include.control import ports as control_ports
 from include.control.store import database
 from include.control.supervision import shutdown, supervision, supervisor_presence
@@ -36,6 +36,7 @@ from include.local import (
 from include.local.airflow import Airflow
 from include.local.broker import HOST, Broker
 from include.local.processes import Platform
+from include.local.status import summary
 from include.monitoring import status
 from include.readers.kafka import cluster
 from include.settings import Settings, settings
@@ -51,10 +52,20 @@ STARTED_AT = time.monotonic()
 
 
 def main() -> None:
+    """Start all that does not run yet. It returns when every flow runs and, with the examples, gold holds rows."""
+    try:
+        start()
+    except KeyboardInterrupt:
+        print("\nsluice: no longer waiting; what was started goes on until `make down`", file=sys.stderr)
+        sys.exit(130)
+
+
+def start() -> None:
     config = settings()
     platform = Platform(config.home)
     home.create(config.home)
     install.require_disk(config.home, DISK_NEEDED_BYTES)
+    install.write_command()
     with _exclusive_lock(config.home):
         platform.forget()
         java_home = java.home()
@@ -216,7 +227,9 @@ def _print_summary(config: Settings, services: Airflow) -> None:
     print(f"By hand  source {config.home / 'env.sh'}")
     if is_empty:
         print(f"First    {_first_step(config)}")
-    print("Next     make status, make down", flush=True)
+    command = install.command()
+    path = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
+    print(f"Next     {shlex.quote(str(path))} status, make down", flush=True)
 
 
 def _first_step(config: Settings) -> str:
@@ -231,8 +244,4 @@ def _first_step(config: Settings) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        report(main)
-    except KeyboardInterrupt:
-        print("\nsluice: no longer waiting; what was started goes on until `make down`", file=sys.stderr)
-        sys.exit(130)
+    report(main)

@@ -76,6 +76,16 @@ class Lag:
         of_cluster = f" of {self.cluster}" if self.cluster else ""
         return f"{self.count or self.files or 0:,} {self.unit if self.count or not self.files else 'files'}{of_cluster}"
 
+    @property
+    def short_words(self) -> str:
+        """The words of a column. The reason of an unknown lag is a sentence, which stands below the table."""
+        return "unknown" if self.unknown and self.words == self.unknown else self.words
+
+    @property
+    def reason(self) -> str:
+        """Why the lag is unknown, for people. A source that does not answer is the reason of several flows."""
+        return f"{self.unknown}" if self.is_away else f"{self.flow}: {self.unknown}"
+
 
 def measure(flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Lag]:
     """Measures the lag of each flow. It raises nothing: see `Lag.unknown`.

@@ -39,7 +39,7 @@ RECOVERY = (*READERS, "include.ledger", "include.maintenance", "include.recovery
 MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage", "requests")
 ENGINE = (*MONITORING, "include.engine", "pyspark", "py4j", "delta", "jsonschema_rs")
 AIRFLOW = (*MONITORING, "include.airflow", "include.orchestration", "airflow")
-CLI = (*MONITORING, "include.cli")
+CLI = (*MONITORING, "include.cli", "include.text_columns", "typer", "rich")
 WITHOUT_A_JVM = ("pyspark", "airflow", "include.engine", "include.airflow")
 
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from include.cli.inspect import line
+from include.cli.rows import entry_line
 from include.engine.tables import commit
 from include.ledger import inspection, verify
 from include.monitoring import row_outcomes
@@ -177,7 +177,7 @@ def test_only_appended_files_are_read_and_only_their_rows_are_written(name, appe
     assert rows(views.totals) == Counter([(1, 2, 2, 101, None, 2, None), (2, 11, 11, 13, None, 1, None)])
     newest = DeltaLog(settings().table_path(views.some.name)).commit(1)
     assert (newest.operation, newest.parameters["mode"], newest.rows) == ("WRITE", "Append", 2)
-    assert "12 rows (2 new) from" in line(inspection.inspect(views.some, 1).newest[0])
+    assert "12 rows (2 new) from" in entry_line(inspection.inspect(views.some, 1).newest[0])
     [outcome] = row_outcomes.batches(views.some, 1)
     assert (outcome.read, outcome.written, outcome.duplicates, outcome.dropped) == (3, 2, 0, 1)
     # Nothing is new, and the run has its commit.

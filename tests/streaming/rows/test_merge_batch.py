@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from include.cli import expectations, inspect
+from include.cli.rows import entry_line, outcome_line
 from include.monitoring import row_outcomes
 from include.readers.batches import BatchHistory
 from include.spec import Delta, Expect, Json, Table, Upsert
@@ -43,10 +43,10 @@ def test_a_late_change_does_not_replace_a_newer_row(batches):
     batches.write(table, [(1, "north", "calm", 5, "u"), (2, "south", "wild", 1, "c")])
     batches.write(table, [(1, "east", "wild", 3, "u"), (2, "south", "calm", 2, "u")])
     assert rows(table, "id", "place", "mood") == [(1, "north", "calm"), (2, "south", "calm")]
-    newest = inspect.line(next(BatchHistory(table).batches()))
+    newest = entry_line(next(BatchHistory(table).batches()))
     assert "of 2 read, 0 inserted, 1 updated, 0 deleted, 1 unchanged, 0 stale, 0 quarantined, 0 dropped" in newest
     assert "2 read = 0 inserted + 1 updated + 0 deleted + 1 unchanged + 0 stale + 0 quarantined + 0 dropped" in (
-        expectations._batch_line(row_outcomes.batches(table, 1)[0])
+        outcome_line(row_outcomes.batches(table, 1)[0])
     )
 
 

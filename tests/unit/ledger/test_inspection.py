@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from include.cli.inspect import line
+from include.cli.rows import entry_line
 from include.ledger.inspection import inspect
 from include.readers import offset_log
 from include.readers.batches import BatchHistory, BatchRecord
@@ -53,7 +53,7 @@ def test_every_batch_is_told_with_what_it_read_and_wrote(stored):
     assert (newest.batch, newest.state, newest.version) == (2, "committed", 3)
     assert (newest.source_from, newest.source_to) == (end_offset(20), end_offset(30))
     assert newest.planned_at == FIRST_BATCH_MS / 1000 + 2
-    assert line(newest).endswith("from t/0 20 to 29")
+    assert entry_line(newest).endswith("from t/0 20 to 29")
     assert states(stored) == {(1, 2): "committed", (1, 1): "committed", (1, 0): "committed"}
     assert kinds(stored) == set()
 

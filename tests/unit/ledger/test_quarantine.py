@@ -8,7 +8,7 @@ import pytest
 
 from include import catalog
 from include.catalog import Catalog
-from include.cli import ledger as cli
+from include.cli import main as cli
 from include.ledger import quarantine
 from include.settings import settings
 from include.spec import Delta, Expect, Table

@@ -1,6 +1,5 @@
 """The ways back from exit 10: a commit whose transaction proves its batch, and differences that a person accepts."""
 
-import argparse
 import json
 import uuid
 
@@ -10,7 +9,7 @@ from sqlalchemy import select
 
 from include import catalog
 from include.catalog import Catalog
-from include.cli import verify as command
+from include.cli import rows
 from include.control.store import database
 from include.control.store.schema import audits
 from include.errors import LedgerMismatch, UsageError
@@ -50,8 +49,7 @@ def whole_batch(stored: StoredTable, batch: int) -> None:
 
 
 def run(table: Table, **arguments) -> None:
-    values = {"table": [table.name], "accept": None, "reason": None, "json": False}
-    command._run(argparse.Namespace(**{**values, **arguments}))
+    rows.show_verification([table.name], **arguments)
 
 
 @pytest.fixture
@@ -62,7 +60,7 @@ def found(monkeypatch, capsys):
         monkeypatch.setattr(catalog, "load", lambda: Catalog({table.name: table}))
         capsys.readouterr()
         try:
-            run(table, json=True)
+            run(table, as_json=True)
         except LedgerMismatch:
             return json.loads(capsys.readouterr().out), True
         return json.loads(capsys.readouterr().out), False

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from include.cli import ledger as commands
+from include.cli import main as commands
 from include.errors import Unreachable, UsageError
 from include.monitoring import progress_journal, progress_rows, progress_table
 from include.monitoring.progress_journal import Journal

@@ -12,12 +12,12 @@ from deltalake import DeltaTable
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
-from include.cli.status import summary
 from include.cli.status import text as status_text
 from include.control import commands, lease, orders
 from include.control.commands import Action, Command
 from include.control.observed_flow import Failure
 from include.control.store import database
+from include.local.status import summary
 from include.monitoring import status
 from include.monitoring.status import FlowStatus
 from include.settings import settings

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from include.catalog import Catalog
-from include.cli.inspect import line
+from include.cli.rows import entry_line
 from include.cli.status import text as status_text
 from include.control.store import database
 from include.errors import FlowBroken, LedgerMismatch, UsageError
@@ -221,7 +221,7 @@ def test_the_graph_has_an_edge_from_each_source_into_the_view(made):
 def test_inspect_tells_each_refresh_with_its_run_and_what_it_read(made):
     result = inspection.inspect(JOINED, 10)
     assert (result.states, result.others, result.faults, result.restarts) == ({}, {"refresh": 2}, [], {})
-    newest, previous = map(line, result.newest)
+    newest, previous = map(entry_line, result.newest)
     assert newest.endswith(": 12 rows from silver.clicks version 1, silver.buys version 0, in run 'tuesday'")
     assert previous.endswith(": 10 rows from silver.clicks version 0, silver.buys version 0, in run 'monday'")
     origin = provenance.of_version(TABLES, JOINED, 1)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import Engine, select
 
-from include.cli import backfills as command
+from include.cli import jobs
 from include.control import commands, lease, orders
 from include.control.commands import Action, Command
 from include.control.jobs import backfills, stale_tables
@@ -149,8 +149,7 @@ def said(home, capsys) -> Callable[..., str]:
     """The output of `python -m include.ledger backfills`."""
 
     def run(**options) -> str:
-        arguments = {"table": None, "limit": 50, "json": False, **options}
-        command._run(type("Arguments", (), arguments))
+        jobs.show_backfills(**options)
         return capsys.readouterr().out
 
     return run
@@ -168,6 +167,6 @@ def test_the_command_shows_how_far_each_has_come_and_what_is_stale(said, home, o
     assert lines[1].startswith("      1,000 rows before, 1,002 after, version 7, ")
     assert f"{OTHER}: STALE since " in lines[2] and lines[2].endswith("nobody can tell: do this")
     assert said(table=GOLD) == "no backfill yet\n"
-    document = json.loads(said(json=True))
+    document = json.loads(said(as_json=True))
     assert document["backfills"][0]["range"]["from"] == "2026-03-01T00:00:00.000000Z"
     assert document["stale"][0]["table"] == OTHER

@@ -1,0 +1,265 @@
+"""The commands about jobs: what was planned, runs or is done, previews, and versions kept for a reader."""
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from sqlalchemy import Engine
+
+from include import catalog
+from include.cli.output import Json, Limit, moment, print_json, print_lines
+from include.control import vacuum_holds
+from include.control.jobs import backfills, rewinds, stale_tables, windows
+from include.control.jobs.backfills import Backfill
+from include.control.jobs.rewinds import Rewind
+from include.control.jobs.stale_tables import Stale
+from include.control.jobs.windows import Window
+from include.control.store import database
+from include.errors import UsageError
+from include.maintenance import table_state
+from include.readers.delta_log import DeltaLog
+from include.recovery import reset_preview, rewind_plan
+from include.recovery.backfills import stale_words
+from include.settings import settings
+
+OfTable = Annotated[str | None, typer.Argument(help="Of this table only.")]
+Reader = Annotated[str, typer.Option("--name", metavar="WHO", help="The reader, by a name of its own.")]
+
+
+class Kind(StrEnum):
+    """The kinds of jobs that the control database lists. A full refresh is a backfill of all rows."""
+
+    WINDOW = "window"
+    BACKFILL = "backfill"
+    REWIND = "rewind"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of any kind. planned_at: seconds since 1970. document, lines: what is shown to programs and to people."""
+
+    kind: Kind
+    planned_at: float
+    document: dict[str, Any]
+    lines: list[str]
+
+
+def show_jobs(
+    table: OfTable = None,
+    kind: Annotated[Kind | None, typer.Option(help="Of this kind only.")] = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List windows, backfills and rewinds, newest first, and then the tables that are stale."""
+    engine = database.connect(settings().control_url)
+    listed = _jobs(engine, table, kind, limit)
+    stale = [] if kind in (Kind.WINDOW, Kind.REWIND) else _stale(engine, table)
+    if table and not listed:
+        # Raises for an unknown table. A table that is no longer declared may still have jobs.
+        catalog.load().owner(table)
+    if as_json:
+        jobs = [{"kind": job.kind, **job.document} for job in listed]
+        print_json({"jobs": jobs, "stale": [_with_range(mark) for mark in stale]})
+        return
+    heads = ((job.kind if number == 0 else "", line) for job in listed for number, line in enumerate(job.lines))
+    print_lines((f"{head:<9}{line}" for head, line in heads), "no job yet")
+    print_lines(map(stale_words, stale))
+
+
+def show_windows(table: OfTable = None, limit: Limit = 50, as_json: Json = False) -> None:
+    """List past, running, planned and skipped windows, newest first."""
+    listed = _jobs(database.connect(settings().control_url), table, Kind.WINDOW, limit)
+    if as_json:
+        print_json([job.document for job in listed])
+    else:
+        print_lines((line for job in listed for line in job.lines), "no window was planned yet")
+
+
+def show_backfills(table: OfTable = None, limit: Limit = 50, as_json: Json = False) -> None:
+    """List ranges that were recomputed, or are just now, newest first, and tables that are stale."""
+    if table:
+        catalog.load().table(table)
+    engine = database.connect(settings().control_url)
+    listed, stale = _jobs(engine, table, Kind.BACKFILL, limit), _stale(engine, table)
+    if as_json:
+        documents = [job.document for job in listed]
+        print_json({"backfills": documents, "stale": [_with_range(mark) for mark in stale]})
+        return
+    print_lines((line for job in listed for line in job.lines), "no backfill yet")
+    print_lines(map(stale_words, stale))
+
+
+def show_rewinds(limit: Limit = 20, as_json: Json = False) -> None:
+    """List planned, running and done rewinds, newest first."""
+    listed = _jobs(database.connect(settings().control_url), None, Kind.REWIND, limit)
+    if as_json:
+        print_json([job.document for job in listed])
+    else:
+        print_lines((line for job in listed for line in job.lines), "no rewind yet")
+
+
+def _jobs(engine: Engine, table: str | None, kind: Kind | None, limit: int) -> list[Job]:
+    """The newest jobs of the table, or of all tables, newest first."""
+    jobs: list[Job] = []
+    if kind in (None, Kind.WINDOW):
+        jobs += [
+            Job(Kind.WINDOW, window.planned_at, asdict(window), list(_window_lines(window)))
+            for window in windows.calendar(engine, table, limit)
+        ]
+    if kind in (None, Kind.BACKFILL):
+        jobs += [
+            Job(Kind.BACKFILL, backfill.planned_at, _with_range(backfill), list(_backfill_lines(backfill)))
+            for backfill in backfills.newest(engine, table, limit)
+        ]
+    if kind in (None, Kind.REWIND):
+        jobs += [
+            Job(Kind.REWIND, rewind.planned_at, asdict(rewind), list(_rewind_lines(rewind)))
+            # One of another table restores this one, too, if it is below it.
+            for rewind in rewinds.newest(engine, sys.maxsize if table else limit)
+            if table is None or table == rewind.table or table in rewind.cut
+        ]
+    return sorted(jobs, key=lambda job: job.planned_at, reverse=True)[:limit]
+
+
+def _stale(engine: Engine, table: str | None) -> list[Stale]:
+    return [mark for mark in stale_tables.list_all(engine) if table in (None, mark.table)]
+
+
+def _with_range(entry: Backfill | Stale) -> dict[str, Any]:
+    begin, end = entry.range.texts
+    return {**asdict(entry), "range": {"from": begin, "to": end}}
+
+
+def _window_lines(window: Window) -> Iterator[str]:
+    begun_at = moment(window.opened_at or window.planned_at)
+    yield f"{window.number:>4}  {begun_at}  {window.state:<8}{window.table}  by {window.who}"
+    yield f"      {window.why}"
+    if window.state == "failed" and window.step:
+        yield f"      ended at: {window.step}"
+    if window.before and window.after:
+        before, after = window.before, window.after
+        yield (
+            f"      files {before.files:,} -> {after.files:,}, MB {before.bytes / 1e6:,.1f} -> "
+            f"{after.bytes / 1e6:,.1f}, small {before.small_ratio:.0%} -> {after.small_ratio:.0%}, "
+            f"open for {(window.closed_at or 0) - (window.opened_at or 0):.1f} s"
+        )
+    for pause in window.pauses:
+        outside = f"{pause.beyond_seconds:.1f} s of that while no window was open"
+        yield f"      {pause.flow} waited {pause.seconds:.1f} s, {outside}"
+
+
+def _backfill_lines(backfill: Backfill) -> Iterator[str]:
+    below = "" if backfill.root == backfill.number else f", below backfill {backfill.root}"
+    phase = (
+        "died" if backfill.is_abandoned and not backfill.failure else "failed" if backfill.failure else backfill.phase
+    )
+    yield (
+        f"{backfill.number:>4}  {moment(backfill.planned_at)}  {phase:<10}{backfill.table} {backfill.range}  "
+        f"by {backfill.who}{below}"
+    )
+    seconds = (backfill.ended_at or backfill.phase_at) - backfill.planned_at
+    if backfill.ended_at is not None:
+        version = "" if backfill.version is None else f", version {backfill.version}"
+        yield f"      {backfill.message}{version}, {seconds:,.0f} s after it was asked for"
+    elif backfill.failure:
+        yield f"      {backfill.failure}"
+    elif backfill.is_abandoned:
+        yield (
+            f"      its job died while {backfill.phase} ({backfill.message}): the same command, the task or action "
+            f"give up ends it"
+        )
+    else:
+        yield f"      {backfill.message}, since {datetime.fromtimestamp(backfill.phase_at, UTC):%H:%M:%S}Z"
+    if backfill.readers:
+        yield f"      has stopped {', '.join(backfill.readers)}"
+
+
+def _rewind_lines(rewind: Rewind) -> Iterator[str]:
+    is_dead = rewind.is_begun and not rewind.is_held
+    phase = "failed" if rewind.failure and rewind.is_begun else "died" if is_dead else rewind.phase
+    request = f"{rewind.table} to {rewind.moment}  by {rewind.who}: {rewind.reason}"
+    yield f"{rewind.number:>4}  {moment(rewind.planned_at)}  {phase:<10}{request}"
+    yield f"      {rewind.failure or rewind.message}"
+    if is_dead:
+        remedy = f"spark-submit jobs/rewind.py --number {rewind.number} ends it, or action give up"
+        yield f"      its flows stay stopped: {remedy}"
+    if rewind.stopped:
+        yield f"      has stopped {', '.join(rewind.stopped)}"
+
+
+def show_rewind(
+    table: str,
+    to: Annotated[str, typer.Argument(metavar="MOMENT", help="ISO 8601: 2026-03-01T12:00:00Z; UTC without a zone.")],
+    as_json: Json = False,
+) -> None:
+    """Preview a rewind of a table, and of all tables below it, to a moment. Nothing is written."""
+    tables = catalog.load()
+    plan = rewind_plan.plan(database.connect(settings().control_url), tables.table(table), tables, to)
+    if as_json:
+        print_json(asdict(plan), default=str)
+    else:
+        print_lines(plan.lines())
+    if plan.refusals:
+        raise UsageError(f"{plan.table} cannot be put back to {to}: the lines above say why")
+
+
+def show_rebuild(flow: str, as_json: Json = False) -> None:
+    """Preview what `reset checkpoint` of a flow would do now. Nothing is written."""
+    preview = reset_preview.plan(catalog.load().flow(flow))
+    if as_json:
+        print_json(asdict(preview))
+    else:
+        print_lines(preview.lines())
+
+
+def show_plan(table: str, as_json: Json = False) -> None:
+    """Preview what a window of a table would do now, and who holds VACUUM back."""
+    tables = catalog.load()
+    owner = tables.owner(table)
+    surveys = table_state.survey(database.connect(settings().control_url), owner, tables)
+    if as_json:
+        print_json([_survey_as_json(survey) for survey in surveys])
+    else:
+        print_lines((line for survey in surveys for line in survey.lines()), f"{owner.name} is not stored yet")
+
+
+def _survey_as_json(survey: table_state.TableSurvey) -> dict[str, object]:
+    return {
+        "table": survey.name,
+        "steps": [asdict(step) for step in survey.plan.steps],
+        "retention_seconds": survey.retention_seconds,
+        "held_by": asdict(survey.held),
+    }
+
+
+def hold(
+    table: str,
+    version: Annotated[int, typer.Option(metavar="N", help="The oldest version that the reader needs.")],
+    hours: Annotated[float, typer.Option(metavar="H", help="For so long from now on.")],
+    name: Reader,
+) -> None:
+    """Keep a version of a table, and every later one, for a reader. Repeat it to move the hold."""
+    # A hold on a misspelled table would go unnoticed until the files are deleted.
+    catalog.load().owner(table)
+    if not 0 < hours < math.inf:
+        raise UsageError(f"--hours is {hours:g}: set it to a number above 0")
+    log = DeltaLog(settings().table_path(table))
+    if version not in log.versions:
+        raise UsageError(
+            f"--version is {version}, and the log of {table} holds {log.versions[0]} to {log.newest}: name one of these"
+        )
+    vacuum_holds.register(database.connect(settings().control_url), name, table, version, hours)
+    print(f"{table} keeps version {version} and every later one for {name}, for {hours:g} h from now on")
+
+
+def release_hold(table: str, name: Reader) -> None:
+    """Keep nothing of a table for the reader any more."""
+    if vacuum_holds.unregister(database.connect(settings().control_url), name, table):
+        print(f"{table} keeps nothing for {name} any more")
+    else:
+        print(f"nothing done, {table} keeps nothing for {name}")
