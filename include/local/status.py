@@ -44,8 +44,9 @@ class Processes:
 
 @dataclass(frozen=True)
 class TableSummary:
-    """written_at: of its newest commit, in seconds since 1970; None if the log does not say. behind: words for its lag, by
-    flow, or by source of a view.
+    """written_at: time of its newest commit, in seconds since 1970; None if the log does not say it.
+
+    behind: words for its lag, by flow or by source of a view.
     """
 
     table: str

@@ -59,7 +59,9 @@ def page_command(start: str) -> str:
 def test_the_platform_comes_up_is_read_and_goes_down_as_the_readme_says(run, home: Path):
     up = run(page_command("make up"))
     assert up.returncode == 0, up.stdout + up.stderr
-    assert up.stdout.splitlines()[-1] == "Next     make status, make down"
+    command = re.fullmatch(r"Next     (.*) status, make down", up.stdout.splitlines()[-1])[1]
+    looked = run(f"cd / && {command} status --json")
+    assert (looked.returncode, looked.stderr) == (0, "")
     assert "gold.heart_rate_by_model" in up.stdout
     second_up = run("make up")
     assert second_up.returncode == 0, second_up.stdout + second_up.stderr
