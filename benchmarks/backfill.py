@@ -34,9 +34,9 @@ from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.engine.tables import create_table
 from include.errors import report
+from include.project.ranges import Slice
 from include.settings import settings
 from include.spec import Append, Delta, Replace, Table
-from include.validation.slices import Slice
 
 RANGE = Slice(datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
 SIMPLE = replace(NONE, name="silver.simple", write=Append(), time_column="time")

@@ -22,8 +22,8 @@ from include import catalog
 from include.airflow import dags, jobs, tasks
 from include.airflow.dags import Days
 from include.airflow.in_driver import BackfillInDriver
+from include.project import ranges
 from include.spec import Table
-from include.validation import slices
 
 
 def backfills(table: Table) -> None:
@@ -64,5 +64,5 @@ def backfills(table: Table) -> None:
 
 
 for declared in catalog.load().tables.values():
-    if slices.refusal(declared) is None:
+    if ranges.refusal(declared) is None:
         backfills(declared)

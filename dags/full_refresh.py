@@ -17,9 +17,9 @@ from airflow.sdk import dag, task
 from include import catalog
 from include.airflow import dags, jobs, tasks
 from include.control.store import database
+from include.project import ranges
 from include.settings import settings
 from include.spec import Table
-from include.validation import slices
 
 
 def refreshes(table: Table) -> None:
@@ -56,5 +56,5 @@ def refreshes(table: Table) -> None:
 
 
 for declared in catalog.load().tables.values():
-    if slices.refusal(declared, as_a_whole=True) is None:
+    if ranges.refusal(declared, as_a_whole=True) is None:
         refreshes(declared)

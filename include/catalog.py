@@ -12,12 +12,12 @@ from importlib import resources
 from pathlib import Path
 
 from include.errors import DeclarationError, UsageError
+from include.project import examination, last_good, sources, table_files
+from include.project.declaration import suggest
+from include.project.examination import Examination
+from include.project.last_good import Definition
 from include.settings import settings
 from include.spec import Table, table_of
-from include.validation import delta_sources, examination, last_good, table_files
-from include.validation.declaration import suggest
-from include.validation.examination import Examination
-from include.validation.last_good import Definition
 
 TABLES, EXAMPLES = "include.tables", "include.examples"
 
@@ -155,7 +155,7 @@ def load() -> Catalog:
         result = examination.examine(table_files.find(table_packages()), substitutes)
         # The reasons from the file itself take precedence over those from its last good definition.
         invalid = {**result.broken, **invalid}
-    return Catalog(*delta_sources.inline_steps(result.tables), invalid, result.unchecked, files)
+    return Catalog(*sources.inline_steps(result.tables), invalid, result.unchecked, files)
 
 
 def require(*packages: str) -> Catalog:
@@ -172,7 +172,7 @@ def require(*packages: str) -> Catalog:
 def examine(*packages: str) -> tuple[Catalog, Examination]:
     """The tables that are right and read only right ones, and the result of the checks for all tables."""
     result = examination.examine(table_files.find(packages or table_packages()))
-    return Catalog(*delta_sources.inline_steps(result.tables)), result
+    return Catalog(*sources.inline_steps(result.tables)), result
 
 
 def store_definitions(catalog: Catalog, tables: Iterable[str]) -> set[str]:

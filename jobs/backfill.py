@@ -28,7 +28,7 @@ import argparse
 from include import catalog
 from include.engine.jobs import backfill, replay
 from include.errors import UsageError, report
-from include.validation import slices
+from include.project import ranges
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
         if arguments.rule:
             raise UsageError("--rule is for --replay-quarantine: leave it out")
         table = tables.table(arguments.table)
-        range_ = slices.parse_slice(table, arguments.begin, arguments.end, as_a_whole=arguments.full)
+        range_ = ranges.parse_slice(table, arguments.begin, arguments.end, as_a_whole=arguments.full)
         backfill.run(table, tables, range_, arguments.run, arguments.dry_run, arguments.alone)
     else:
         replay.run(tables.table(arguments.replay_quarantine), tables, arguments.rule, arguments.dry_run)

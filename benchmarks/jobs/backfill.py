@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from include.catalog import Catalog
 from include.engine.jobs import backfill
 from include.errors import report
+from include.project.ranges import Slice
 from include.spec import Bucket, Delta, Table, Upsert
-from include.validation.slices import Slice
 
 SOURCE = "bronze.numbers"
 # A number is a time in seconds since 1970.

@@ -17,9 +17,9 @@ from include.control.store import database
 from include.errors import Unreachable
 from include.maintenance import table_state
 from include.maintenance.plan import OPTIMIZE
+from include.project import ranges
 from include.settings import settings
 from include.spec import Table
-from include.validation import slices
 
 LOOK_SECONDS = 2
 # A driver polls once a second, but not while it starts a flow.
@@ -93,7 +93,7 @@ class BackfillInDriver(InDriver):
 
     def ask(self, engine: Engine, table: Table, context: Context) -> int | None:
         range_texts = context["ti"].xcom_pull(task_ids="plan")
-        range_ = slices.parse_slice(table, range_texts["from"] or None, range_texts["to"] or None)
+        range_ = ranges.parse_slice(table, range_texts["from"] or None, range_texts["to"] or None)
         return backfill_queue.request(engine, table.name, range_, context["run_id"], table.driver)
 
     def withdraw(self, engine: Engine, number: int) -> bool:

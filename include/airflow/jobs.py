@@ -17,11 +17,11 @@ from include.control import commands
 from include.control.jobs import approvals, rewinds
 from include.control.store import database
 from include.errors import DeclarationError, SluiceError, UsageError
+from include.project import ranges
 from include.readers import refreshes
 from include.recovery import rewind_plan
 from include.recovery.backfills import preview
 from include.settings import settings
-from include.validation import slices
 
 MOMENT = "ISO 8601, such as 2026-03-01 or 2026-03-01T12:00:00+01:00; UTC where it names no zone"
 BACKFILL_FORM = {
@@ -42,7 +42,7 @@ def plan_backfill(name: str, form: dict[str, Any], day: tuple[str, str] | None) 
     try:
         table = tables.current_definition(name)
         begin, end = day if day and table.sliced_by else (form["from"], form["to"])
-        range_ = slices.parse_slice(table, begin, end)
+        range_ = ranges.parse_slice(table, begin, end)
         if not settings().is_stored(name):
             raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
     except (UsageError, DeclarationError) as error:
@@ -69,7 +69,7 @@ def plan_full_refresh(name: str, form: dict[str, Any]) -> str:
     tables = catalog.load()
     try:
         table = tables.current_definition(name)
-        range_ = slices.parse_slice(table, None, None, as_a_whole=True)
+        range_ = ranges.parse_slice(table, None, None, as_a_whole=True)
         if not settings().is_stored(name):
             raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
         lines = list(preview(table, tables, range_, form["alone"]))

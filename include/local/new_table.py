@@ -13,9 +13,9 @@ import typer
 from include import catalog
 from include.catalog import Catalog
 from include.errors import DeclarationError, UsageError, report
+from include.project.declaration import suggest
 from include.settings import ROOT
 from include.spec import FORMATS, LAYERS, Files, Table, ddl
-from include.validation.declaration import suggest
 
 NAME = re.compile(f"({'|'.join(LAYERS)})[.][a-z][a-z0-9_]*")
 SOURCES = f"kafka:TOPIC, {', '.join(f'{kind}:FOLDER' for kind in FORMATS)} or the name of a table"

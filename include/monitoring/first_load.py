@@ -14,11 +14,11 @@ from include.control import first_loads
 from include.control.first_loads import Awaited
 from include.errors import SluiceError, Unreachable
 from include.monitoring import lag
+from include.project import examination
 from include.readers import source_end, stored_table
 from include.rules import References
 from include.settings import settings
 from include.spec import Delta, Table
-from include.validation import examination
 
 # How often the positions of other flows are read.
 LOOK_SECONDS = 2

@@ -10,11 +10,11 @@ from include.control.jobs import outdated_rows
 from include.control.jobs.outdated_rows import Outdated
 from include.control.store import database
 from include.errors import SluiceError
+from include.project import ranges
+from include.project.ranges import Slice
 from include.readers import stored_table
 from include.settings import settings
 from include.spec import Table
-from include.validation import slices
-from include.validation.slices import Slice
 
 
 def range_of(table: Table) -> tuple[Slice, bool]:
@@ -23,7 +23,7 @@ def range_of(table: Table) -> tuple[Slice, bool]:
     The range is unlimited where statistics do not tell it. It then includes rows without a time.
     """
     whole = Slice(), False
-    if table.sliced_by is None or slices.refusal(table):
+    if table.sliced_by is None or ranges.refusal(table):
         return whole
     files = pa.table(stored_table.open_table(table.name).get_add_actions(flatten=True))
     names = ["num_records", *(f"{kind}.{table.sliced_by}" for kind in ("null_count", "min", "max"))]
@@ -73,7 +73,7 @@ def remedy(mark: Outdated, table: Table) -> str:
     if mark.range.begin and mark.range.end:
         first, last = f"{mark.range.begin:%Y-%m-%d}", f"{mark.range.end:%Y-%m-%d}"
         return f"""airflow dags trigger backfill.{table.name} -c '{{"from": "{first}", "to": "{last}"}}'"""
-    if why := slices.refusal(table, as_a_whole=True):
+    if why := ranges.refusal(table, as_a_whole=True):
         return f"no backfill can make them again ({why})"
     return f"spark-submit jobs/backfill.py --table {table.name} --full"
 

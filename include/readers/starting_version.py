@@ -4,11 +4,11 @@ from bisect import bisect_left
 from datetime import UTC, datetime
 
 from include.errors import FlowBroken, Unreachable
+from include.project.sources import CHANGE_FEED_PROPERTY, parse_time
 from include.readers import stored_table
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Delta
-from include.validation.delta_sources import CHANGE_FEED_PROPERTY, parse_time
 
 
 def require_change_feed(flow: str, source: Delta) -> None:

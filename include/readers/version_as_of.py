@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 from include.errors import FlowBroken, Unreachable
 from include.lake import listing
+from include.project.sources import parse_time
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Delta
-from include.validation.delta_sources import parse_time
 
 
 class VersionToCome(Unreachable):

@@ -12,14 +12,14 @@ from include.control.jobs.stale_tables import Stale
 from include.control.store import database
 from include.errors import FlowBroken, SluiceError
 from include.maintenance import vacuum_guard
+from include.project import ranges
+from include.project.ranges import Slice
 from include.readers import position, stored_table
 from include.readers.batches import BACKFILL
 from include.readers.delta_log import Commit, DeltaLog
 from include.recovery import lost_on_refresh
 from include.settings import settings
 from include.spec import Delta, Files, Table
-from include.validation import slices
-from include.validation.slices import Slice
 
 
 def preview(table: Table, tables: Catalog, range_: Slice, alone: bool = False) -> Iterator[str]:
@@ -51,7 +51,7 @@ def range_for_reader(reader: Table, table: Table, replaced: Slice, alone: bool) 
     """Returns what a backfill of `table` means for a reader, as `slices.that_follows`; with alone, nothing follows."""
     if alone:
         return f"{table.name} was made again alone: backfill {reader.name}"
-    return slices.downstream_slice(reader, table, replaced)
+    return ranges.downstream_slice(reader, table, replaced)
 
 
 def _source_name(flow: Table) -> str:
@@ -67,7 +67,7 @@ def rows(table: Table, range_: Slice) -> int:
     if range_.begin is None or range_.end is None:
         return int(stored.count_rows())
     time = pc.field(table.sliced_by)
-    begin, end = (bound.date() if slices.is_date(table) else bound for bound in (range_.begin, range_.end))
+    begin, end = (bound.date() if ranges.is_date(table) else bound for bound in (range_.begin, range_.end))
     return int(stored.count_rows(filter=(time >= begin) & (time < end)))
 
 

@@ -21,12 +21,12 @@ from include.control.jobs.rewinds import Rewind
 from include.control.process import Holder
 from include.control.store import database
 from include.errors import UsageError
+from include.project.ranges import Slice
 from include.readers.batches import BACKFILL
 from include.readers.checkpoint import newest_generation
 from include.recovery import rewind_state, unseeded_generations
 from include.recovery.backfills import readers, replacing_commit
 from include.settings import settings
-from include.validation.slices import Slice
 
 ACTION = "give up"
 # How long the job's lease is held, so that no process continues the job meanwhile.

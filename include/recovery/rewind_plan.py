@@ -14,6 +14,7 @@ from include.control.jobs import backfills, rewinds
 from include.control.jobs.rewinds import RestorePoint
 from include.control.store import database
 from include.errors import FlowBroken, UsageError
+from include.project import ranges
 from include.readers import active_commits
 from include.readers.batches import BACKFILL, commit_kind
 from include.readers.checkpoint import newest_generation
@@ -23,7 +24,6 @@ from include.recovery import consistent_versions, replayable
 from include.recovery.consistent_versions import ConsistentVersions
 from include.settings import settings
 from include.spec import Delta, Table
-from include.validation import slices
 
 # Parts of older backfills are treated as independent commits.
 MOST_BACKFILLS = 10_000
@@ -77,7 +77,7 @@ def plan(engine: Engine, table: Table, tables: Catalog, to: str, replanned: int 
     to: a moment in ISO 8601, UTC without a time zone. replanned: the number of the rewind that is planned again.
     Raises UsageError where the table cannot go back so far, FlowBroken for a damaged log, and Unreachable.
     """
-    moment = slices.parse_time("--to", to)
+    moment = ranges.parse_time("--to", to)
     if table.is_view:
         raise UsageError(f"{table.name} is a materialized view, which is never rewound but refreshed: jobs/refresh.py")
     below = [reader for reader in tables.below(table.name) if settings().is_stored(reader.name)]

@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from include import catalog
 from include.airflow import jobs
 from include.control.jobs import backfills
+from include.project import ranges
 from include.settings import from_environment
-from include.validation import slices
 from tests.support.flows import only_in_full_runs
 from tests.support.pipeline import random_events
 
@@ -22,7 +22,7 @@ FORM = {"from": None, "to": None, "where": "driver", "dry_run": False}
 
 def test_every_table_that_can_be_backfilled_has_its_dag_and_no_other(dags):
     tables = catalog.load().tables.values()
-    dag_ids = {f"backfill.{table.name}" for table in tables if slices.refusal(table) is None}
+    dag_ids = {f"backfill.{table.name}" for table in tables if ranges.refusal(table) is None}
     assert {name for name in dags if name.startswith("backfill.")} == dag_ids
     assert f"backfill.{BRONZE}" not in dag_ids
     dag = dags[f"backfill.{SILVER}"]

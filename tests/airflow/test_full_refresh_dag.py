@@ -9,7 +9,7 @@ from include.airflow import jobs, tasks
 from include.control.jobs import backfills
 from include.control.store import database
 from include.control.store.schema import audits
-from include.validation import slices
+from include.project import ranges
 from tests.support.flows import only_in_full_runs
 from tests.support.pipeline import random_events
 
@@ -21,7 +21,7 @@ GRACE = {"id": "1", "name": "grace"}
 
 def test_every_table_that_may_be_made_anew_has_its_dag_and_no_other(dags):
     tables = catalog.load().tables.values()
-    dag_ids = {f"full_refresh.{table.name}" for table in tables if slices.refusal(table, as_a_whole=True) is None}
+    dag_ids = {f"full_refresh.{table.name}" for table in tables if ranges.refusal(table, as_a_whole=True) is None}
     assert {name for name in dags if name.startswith("full_refresh.")} == dag_ids
     assert {f"full_refresh.{SILVER}", f"full_refresh.{FILES}"} <= dag_ids
     assert f"full_refresh.{BRONZE}" not in dag_ids

@@ -15,12 +15,12 @@ from include.control.store.schema import leases
 from include.engine.jobs import shadow_table
 from include.errors import UsageError
 from include.ledger import verify
+from include.project.ranges import Slice
 from include.readers import position
 from include.readers.delta_log import DeltaLog
 from include.recovery.backfills import preview
 from include.settings import settings
 from include.spec import Kafka, Table
-from include.validation.slices import Slice
 from tests.support.backfills import Backfills
 from tests.support.flows import Chain, has_rows, only_in_full_runs, rows_of
 from tests.support.jobs.process import Job

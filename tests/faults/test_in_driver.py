@@ -19,11 +19,11 @@ from include.engine.jobs import backfill, replacement
 from include.engine.jobs.window import Worker
 from include.engine.stream.driver import jvm_pid
 from include.ledger import verify
+from include.project import ranges
 from include.readers.delta_log import DeltaLog
 from include.rules import Expect
 from include.settings import settings
 from include.spec import Table
-from include.validation import slices
 from tests.support.backfills import Killed
 from tests.support.flows import Chain, has_rows, only_in_full_runs, rows_of, wait_for_rows
 from tests.support.pipeline import random_events
@@ -35,7 +35,7 @@ SOURCE = "value BINARY, partition INT, offset BIGINT"
 
 def request_backfill(engine: Engine, table: Table, driver: str, begin: int, end: int) -> int | None:
     """Request a backfill from the driver. begin, end: minutes of 1970-01-01."""
-    time_range = slices.parse_slice(table, *(f"1970-01-01T00:{minute:02}:00" for minute in (begin, end)))
+    time_range = ranges.parse_slice(table, *(f"1970-01-01T00:{minute:02}:00" for minute in (begin, end)))
     return backfill_queue.request(engine, table.name, time_range, "a test", driver)
 
 
@@ -216,7 +216,7 @@ def test_a_driver_that_is_killed_in_the_middle_is_followed_by_one_that_ends_it(p
     pipeline.produce(random_events(1, count=500))
     pipeline.submit()
     pipeline.wait_until_gold_is_right()
-    time_range = slices.parse_slice(table, "2026-03-01T12:00", "2026-03-01T13:00")
+    time_range = ranges.parse_slice(table, "2026-03-01T12:00", "2026-03-01T13:00")
     number = backfill_queue.request(pipeline.control, table.name, time_range, "a test", table.driver)
 
     def has_reached_moment() -> bool:

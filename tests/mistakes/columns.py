@@ -1,4 +1,4 @@
-"""Wrong names and types of columns: `include.validation.schemas` and `slices`."""
+"""Wrong names and types of columns: `include.project.columns` and `slices`."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Values of a wrong type, or out of range: `include.validation.field_types`."""
+"""Values of a wrong type, or out of range: `include.project.values`."""
 
 from dataclasses import replace
 

@@ -15,12 +15,12 @@ from include.errors import FlowBroken, FlowFailed, Unreachable
 from include.ledger import verify
 from include.ledger.batch_files import AppendedFiles
 from include.maintenance import table_state
+from include.project.sources import inline_steps
 from include.readers import checkpoint
 from include.readers.batches import BatchHistory
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Bucket, Delta, Maintenance, Table, Upsert
-from include.validation.delta_sources import inline_steps
 from tests.support.commits import intercept_commits
 from tests.support.flows import only_in_full_runs, rows_of
 

@@ -16,9 +16,9 @@ from include.engine.jobs import backfill
 from include.engine.jobs.window import Worker
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
+from include.project import ranges
 from include.settings import settings
 from include.spec import Table
-from include.validation import slices
 
 
 class Killed(BaseException):
@@ -48,7 +48,7 @@ class Backfills:
             None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat() for seconds in (begin, end)
         ]
         new_backfill = backfills.begin(
-            self.engine, table.name, slices.parse_slice(table, *times, as_a_whole=as_a_whole), "a test"
+            self.engine, table.name, ranges.parse_slice(table, *times, as_a_whole=as_a_whole), "a test"
         )
         lease_renewer = LeaseRenewer(self.engine, Holder.here("backfill", jvm_pid()), 60, lambda reason: os.abort())
         lease_renewer.start()

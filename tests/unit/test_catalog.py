@@ -9,10 +9,10 @@ from include import catalog
 from include.catalog import Catalog
 from include.errors import DeclarationError, UsageError
 from include.maintenance import vacuum_guard
+from include.project import examination, table_files
+from include.project.examination import Examination
+from include.project.table_files import TableFile
 from include.spec import KAFKA_SCHEMA, Delta, Kafka, Table, ddl, table_of
-from include.validation import examination, table_files
-from include.validation.examination import Examination
-from include.validation.table_files import TableFile
 
 
 def table(name: str, source: str | None = None, driver: str = "main", schema: str = KAFKA_SCHEMA) -> Table:

@@ -16,7 +16,7 @@ LONGEST_DAG, LONGEST_JOB, LONGEST_MODULE, LONGEST_FUNCTION = 80, 60, 500, 60
 
 DECLARATIONS = (
     "include.spec",
-    "include.validation",
+    "include.project",
     "include.addresses",
     "include.catalog",
     "include.settings",
@@ -61,7 +61,7 @@ ZONES = {
         ("include/*.py", "include/tables/**/*.py", "include/examples/tables/**/*.py"), DECLARATIONS, ("*",)
     ),
     "spec": Zone(("include/spec/*.py",), ("include.spec", "include.rules"), ("*",)),
-    "validation": Zone(("include/validation/*.py",), DECLARATIONS, ("*",)),
+    "project": Zone(("include/project/*.py",), DECLARATIONS, ("*",)),
     "lake": Zone(("include/lake/*.py",), LAKE, WITHOUT_A_JVM),
     "control": Zone(("include/control/**/*.py",), CONTROL, WITHOUT_A_JVM),
     "readers": Zone(("include/readers/**/*.py",), READERS, WITHOUT_A_JVM),

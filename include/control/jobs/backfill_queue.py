@@ -15,7 +15,7 @@ from include.control.store import database
 from include.control.store.job_schema import backfills as backfill_table
 from include.control.store.job_schema import requests
 from include.errors import FlowFailed
-from include.validation.slices import Slice
+from include.project.ranges import Slice
 
 # A backfill that ended this many drivers may have caused that, and each time their streams stop.
 TRIES = 2

@@ -13,8 +13,8 @@ from include.control.store import database
 from include.control.store.job_schema import backfills, requests
 from include.control.store.schema import resets
 from include.errors import FlowFailed, UsageError
+from include.project.ranges import Slice, from_stored_texts
 from include.spec import table_of
-from include.validation.slices import Slice, from_stored_texts
 
 PLANNED, COMPUTING, WAITING = "planned", "computing", "waiting"
 DRAINING, REPLACING, DONE, GIVEN_UP = "draining", "replacing", "done", "given up"

@@ -14,7 +14,7 @@ from include.control.store import database
 from include.control.store.job_schema import backfills
 from include.control.store.schema import resets
 from include.errors import UsageError
-from include.validation.slices import Slice
+from include.project.ranges import Slice
 
 # The requester outside Airflow. A repeated command is a new request there, not the retry of a run.
 BY_HAND = "by hand"

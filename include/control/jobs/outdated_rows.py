@@ -8,8 +8,8 @@ from sqlalchemy import Connection, Engine, Row, delete, insert, select
 
 from include.control.store import database
 from include.control.store.job_schema import outdated
+from include.project.ranges import Slice, from_stored_texts
 from include.spec import table_of
-from include.validation.slices import Slice, from_stored_texts
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select, update
 from include.control.jobs import job_id
 from include.control.store import database
 from include.control.store.job_schema import stale
-from include.validation.slices import Slice, from_stored_texts
+from include.project.ranges import Slice, from_stored_texts
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from include.engine.values.cast import cast, within_years
-from include.validation.avro_schema import AvroType
+from include.project.avro import AvroType
 
 # Spark's default would cut a time to milliseconds, and leave out what is NULL.
 JSON = {

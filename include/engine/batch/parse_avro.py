@@ -10,8 +10,8 @@ from pyspark.sql.types import DataType, StringType, StructType
 
 from include.engine.batch import avro_values, schema_registry, writer_schemas
 from include.engine.batch.parse import cast_error, error, error_list
+from include.project.avro import AvroType
 from include.spec import Avro, Table
-from include.validation.avro_schema import AvroType
 
 # For an unreadable record `from_avro` returns NULL in all fields, and it ignores bytes after a record. So each record
 # is read as the first field of another one, whose second field must be this mark.

@@ -8,8 +8,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from include.project.declaration import suggest
 from include.spec import Table
-from include.validation.declaration import suggest
 
 TYPES = (
     "ARRAY", "BIGINT", "BINARY", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "MAP", "SMALLINT", "STRING",

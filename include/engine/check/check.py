@@ -24,10 +24,10 @@ from include.engine.check.analysis_errors import sentence
 from include.engine.check.checked_schema import empty, schema_of
 from include.engine.session import open_session
 from include.errors import DeclarationError, SetupError, report
+from include.project.declaration import declaration_error
+from include.project.examination import Examination
 from include.settings import settings
 from include.spec import FILES_SCHEMA, Bucket, Cast, Delta, Files, Kafka, Table, Upsert, column_name
-from include.validation.declaration import declaration_error
-from include.validation.examination import Examination
 
 # PySpark logs each analysis error as a line of JSON, which repeats the sentence printed here.
 LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")

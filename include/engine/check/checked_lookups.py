@@ -7,8 +7,8 @@ from include.catalog import Catalog
 from include.engine.batch import read, table_rows
 from include.engine.batch.merge_changes import VALID_FROM
 from include.engine.check.checked_schema import empty
+from include.project.declaration import declaration_error, suggest
 from include.spec import Delta, Lookup, Table
-from include.validation.declaration import declaration_error, suggest
 
 
 def with_lookups(spark: SparkSession, source: DataFrame, table: Table, tables: Catalog) -> DataFrame:

@@ -17,8 +17,8 @@ from include.engine.check.analysis_errors import line, plain, sentence
 from include.engine.check.checked_schema import schema_of
 from include.engine.session import jvm_of
 from include.errors import DeclarationError
+from include.project.declaration import declaration_error, suggest
 from include.spec import Expect, References, Rule, Table, Upsert, column_name, ddl
-from include.validation.declaration import declaration_error, suggest
 
 
 def declared_rows(source: DataFrame, table: Table) -> DataFrame:

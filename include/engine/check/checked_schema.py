@@ -10,9 +10,9 @@ from pyspark.sql import types as T
 from include.engine import struct_type
 from include.engine.check.analysis_errors import sentence
 from include.engine.session import jvm_of
+from include.project.columns import INVALID_NAME_CHARACTERS
+from include.project.declaration import declaration_error
 from include.spec import Table, column_name
-from include.validation.declaration import declaration_error
-from include.validation.schemas import INVALID_NAME_CHARACTERS
 
 UNSTORABLE = re.compile(r"\b(void|interval|time\(|char\(|varchar\(|collate)")
 

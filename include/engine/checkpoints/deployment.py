@@ -7,13 +7,13 @@ from include.control.jobs import outdated_rows
 from include.control.store import database
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.monitoring.outdated_rows import range_of
+from include.project.ranges import Slice, from_stored_texts
 from include.readers import active_commits, offset_log, stored_table
 from include.readers.batches import BACKFILL
 from include.readers.delta_backlog import CHANGES_DATA
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Table, Upsert
-from include.validation.slices import Slice, from_stored_texts
 
 
 def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoint) -> None:

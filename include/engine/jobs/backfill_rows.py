@@ -16,12 +16,12 @@ from include.engine.batch.quality import RowCounts
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken
 from include.ledger.batch_files import AppendedFiles
+from include.project import ranges
 from include.readers import checkpoint, resume_position
 from include.readers.delta_log import DeltaLog
 from include.readers.offset_ranges import delta_position
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Table, Upsert
-from include.validation import slices
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def check_rows(spark: SparkSession, table: Table, job: Backfill, range_rows: Ran
 
     Raises FlowBroken if a row breaks a rule that fails.
     """
-    commits, other_rows = last_commits(table), job.range.others(table.sliced_by, slices.is_date(table))
+    commits, other_rows = last_commits(table), job.range.others(table.sliced_by, ranges.is_date(table))
     with ExitStack() as cleanup:
         unchecked_rows = _add_newer_rows(spark, table, job, range_rows, commits)
         cleanup.callback(unchecked_rows.unpersist)
@@ -197,4 +197,4 @@ def _count_rows(checked_rows: DataFrame, table: Table) -> RowCounts:
 
 
 def condition(table: Table, job: Backfill) -> str:
-    return job.range.condition(table.sliced_by, slices.is_date(table))
+    return job.range.condition(table.sliced_by, ranges.is_date(table))

@@ -25,10 +25,10 @@ from include.engine.jobs.window import Worker
 from include.engine.tables import commit, foreign_table
 from include.engine.tables.read_table import read_as_of
 from include.errors import FlowBroken, SluiceError, Unreachable
+from include.project.ranges import Slice
 from include.readers import refreshes, stored_table, version_as_of
 from include.settings import settings
 from include.spec import Delta, Table
-from include.validation.slices import Slice
 
 STEP = "refresh"
 

@@ -26,11 +26,11 @@ from include.engine.session import open_session
 from include.engine.tables import commit, create_table
 from include.engine.tables.read_table import read_table
 from include.errors import UsageError
+from include.project.declaration import suggest
 from include.readers import resume_position, stored_table
 from include.settings import settings
 from include.spec import Append, Table, Upsert
 from include.spec.origin import FAILED_RECORD
-from include.validation.declaration import suggest
 
 STEP = "replay quarantine"
 VIOLATED_NOW, VIOLATED_THEN, IS_GOOD = "_broken_now", "_broken_then", "_is_good"

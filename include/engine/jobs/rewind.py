@@ -24,13 +24,13 @@ from include.engine.tables import commit
 from include.errors import FlowFailed, LeaseHeld, LedgerMismatch, SluiceError, Unreachable, UsageError
 from include.lake.object_path import LakePath
 from include.ledger import verify
+from include.project.ranges import Slice
 from include.readers.active_commits import REWIND
 from include.readers.delta_log import DeltaLog
 from include.recovery import rewind_plan, rewind_state
 from include.recovery.rewind_plan import RewindPlan
 from include.settings import settings
 from include.spec import Table
-from include.validation.slices import Slice
 
 STEP = "rewind"
 

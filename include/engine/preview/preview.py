@@ -27,13 +27,13 @@ from include.engine.preview.outcome import Outcome, persisted
 from include.engine.preview.sample import Sample
 from include.engine.session import require_connector
 from include.errors import UsageError
+from include.project.declaration import suggest
 from include.readers import schema_registry
 from include.readers.landing_folder import FolderFile
 from include.readers.schema_registry import RegistryUnreachable
 from include.rules import Unique
 from include.settings import settings
 from include.spec import Append, Delta, Files, Kafka, Table, Upsert
-from include.validation.declaration import suggest
 
 
 @dataclass(frozen=True)

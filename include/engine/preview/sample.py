@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from include.engine.batch import read
 from include.errors import Unreachable
+from include.project.sources import CHANGE_FEED_PROPERTY
 from include.readers import kafka_broker, landing_folder, starting_version
 from include.readers.delta_backlog import StreamSource
 from include.readers.delta_log import DeltaLog, LiveFile
@@ -15,7 +16,6 @@ from include.readers.kafka import cluster
 from include.readers.landing_folder import FolderFile
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
-from include.validation.delta_sources import CHANGE_FEED_PROPERTY
 
 MOST_TABLE_FILES = 200
 MOST_VERSIONS = 100

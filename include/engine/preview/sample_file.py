@@ -19,7 +19,7 @@ from include.engine.preview.sample import Sample
 from include.engine.values import json_document
 from include.engine.values.cast import cast
 from include.errors import UsageError
-from include.validation.declaration import suggest
+from include.project.declaration import suggest
 
 JSON_LINES = (".json", ".jsonl", ".ndjson")
 PAYLOAD = "value"

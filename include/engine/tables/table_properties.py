@@ -13,10 +13,10 @@ from pyspark.sql.types import StructType
 
 from include.engine import sql_text, struct_type
 from include.errors import FlowBroken
+from include.project.sources import CHANGE_FEED_PROPERTY
 from include.readers import stored_table
 from include.settings import settings
 from include.spec import Table
-from include.validation.delta_sources import CHANGE_FEED_PROPERTY
 
 OWNER, SET = "sluice.owner", "sluice.properties"
 # The change feed stays on once it is on: a gap would break its readers.

@@ -24,9 +24,9 @@ from include.catalog import Catalog
 from include.errors import SetupError, Unreachable, UsageError
 from include.examples import connector
 from include.ledger import trace, verify
+from include.project.sources import CHANGE_FEED_PROPERTY
 from include.settings import settings
 from include.spec import Debezium, Delta, Json, Kafka, Lookup, Table, Upsert
-from include.validation.delta_sources import CHANGE_FEED_PROPERTY
 from tests.conftest import ROOT
 from tests.support import expected
 from tests.support.backfills import Backfills

@@ -15,9 +15,9 @@ from include.engine.jobs import rewind as engine_rewind
 from include.engine.tables import commit
 from include.errors import UsageError
 from include.ledger import verify
+from include.project.sources import inline_steps
 from include.settings import settings
 from include.spec import Delta, Table, Upsert
-from include.validation.delta_sources import inline_steps
 from tests.support.backfills import Backfills, Killed
 from tests.support.commits import kill_next_batch
 from tests.support.expected.changes import Change, history, latest, partial, random_changes

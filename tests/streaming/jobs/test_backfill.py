@@ -16,13 +16,13 @@ from include.engine.jobs import replacement
 from include.engine.stream.host import Host
 from include.errors import FlowBroken, FlowFailed
 from include.ledger import verify
+from include.project.sources import CHANGE_FEED_PROPERTY
 from include.readers import position
 from include.readers.delta_log import DeltaLog
 from include.readers.offset_ranges import delta_position
 from include.rules import Expect, unique
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Table, Upsert
-from include.validation.delta_sources import CHANGE_FEED_PROPERTY
 from tests.support.backfills import Backfills, Killed
 from tests.support.commits import fail_commits
 from tests.support.flows import only_in_full_runs, rows_of

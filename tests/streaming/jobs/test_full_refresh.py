@@ -15,11 +15,11 @@ from include.engine.jobs import shadow_swap, shadow_table
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable, UsageError
 from include.ledger import verify
 from include.monitoring import outdated_rows
+from include.project.ranges import Slice
 from include.readers import position
 from include.recovery.backfills import preview
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert
-from include.validation.slices import Slice
 from tests.support.backfills import Backfills, Killed
 from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.landing import Landing

@@ -16,6 +16,7 @@ from include.control.store.schema import metadata
 from include.engine.preview import preview_report
 from include.engine.preview.preview import Preview, PreviewRequest, previews
 from include.errors import Unreachable, UsageError
+from include.project.sources import inline_steps
 from include.readers.delta_log import DeltaLog
 from include.rules import unique
 from include.settings import settings
@@ -34,7 +35,6 @@ from include.spec import (
     Upsert,
     Watermark,
 )
-from include.validation.delta_sources import inline_steps
 from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
 from tests.support.landing import Landing

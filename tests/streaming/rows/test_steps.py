@@ -5,9 +5,9 @@ from collections import Counter
 
 from include.catalog import Catalog
 from include.engine.batch.transform import apply
+from include.project.sources import inline_steps
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert
-from include.validation.delta_sources import inline_steps
 from tests.support.flows import rows_of
 
 ROWS = [

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from include.catalog import Catalog
 from include.engine.jobs import backfill
 from include.errors import report
-from include.validation import slices
+from include.project import ranges
 from tests.support.flows import Chain
 
 
@@ -14,7 +14,7 @@ def main() -> None:
     name, topic, table_name, begin, end = sys.argv[1:]
     tables = Catalog({table.name: table for table in Chain(name, SimpleNamespace(name=topic)).in_slices})
     table = tables.table(table_name)
-    backfill.run(table, tables, slices.parse_slice(table, begin, end), "a test", dry_run=False)
+    backfill.run(table, tables, ranges.parse_slice(table, begin, end), "a test", dry_run=False)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from include.catalog import Catalog
 from include.engine.jobs import backfill
 from include.errors import report
-from include.validation import slices
+from include.project import ranges
 from tests.support.flows import Chain
 
 
@@ -16,7 +16,7 @@ def main() -> None:
     bronze, *readers = Chain(name, SimpleNamespace(name=topic)).in_slices
     bronze = replace(bronze, reset_allowed=True)
     tables = Catalog({table.name: table for table in (bronze, *readers)})
-    backfill.run(bronze, tables, slices.parse_slice(bronze, None, None, as_a_whole=True), "a test", dry_run=False)
+    backfill.run(bronze, tables, ranges.parse_slice(bronze, None, None, as_a_whole=True), "a test", dry_run=False)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from include import catalog
 from include.catalog import Catalog
 from include.engine.check import check
 from include.errors import DeclarationError
+from include.project.sources import inline_steps
 from include.rules import not_null, one_of, references, unique
 from include.settings import ROOT
 from include.spec import Append, Bucket, Delta, Expect, Kafka, Lookup, PythonLimits, Replace, Table, Upsert, Watermark
-from include.validation.delta_sources import inline_steps
 
 EVENTS = Table(name="bronze.events", comment="", source=Kafka("events"))
 SCHEMA = "key BINARY, value BINARY"

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from include.engine import struct_type
 from include.engine.batch import parse_avro
+from include.project.avro import AvroType, RefersToItself
 from include.spec import Avro
-from include.validation.avro_schema import AvroType, RefersToItself
 from tests.support.flows import FULL
 
 COUNT = 20_000 if FULL else 600

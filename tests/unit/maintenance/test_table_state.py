@@ -19,10 +19,10 @@ from include.control.store import database
 from include.maintenance import table_state
 from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
 from include.maintenance.table_state import CLOCK_SKEW_SECONDS, TableSurvey
+from include.project.ranges import Slice
 from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Replace, Table, Upsert
-from include.validation.slices import Slice
 from tests.support import delta_log
 from tests.support.delta_log import commit, commit_info
 from tests.support.lake import planned_checkpoint

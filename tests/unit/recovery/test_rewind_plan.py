@@ -10,11 +10,11 @@ from include.catalog import Catalog
 from include.control.jobs import backfills
 from include.control.store import database
 from include.errors import Unreachable, UsageError
+from include.project.ranges import Slice
 from include.recovery import rewind_plan
 from include.recovery.rewind_plan import RewindPlan
 from include.settings import settings
 from include.spec import Delta, Expect, Replace, Table
-from include.validation.slices import Slice
 from tests.support import lake
 from tests.support.delta_log import removed
 from tests.support.lake import delta_offset as delta_offset

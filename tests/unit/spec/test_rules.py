@@ -2,9 +2,9 @@
 
 import pytest
 
+from include.project.examination import in_graph_order
 from include.rules import Expect, not_null, one_of, references, unique
 from include.spec import Kafka, Table
-from include.validation.examination import in_graph_order
 
 
 def test_a_rule_has_a_name_that_says_what_it_wants():

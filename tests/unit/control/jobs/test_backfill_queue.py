@@ -9,11 +9,11 @@ from include.control import lease, orders
 from include.control.jobs import backfill_queue, backfills
 from include.control.process import Holder
 from include.errors import FlowFailed
-from include.validation import slices
-from include.validation.slices import Slice
+from include.project import ranges
+from include.project.ranges import Slice
 
 TABLE, DRIVER = "silver.readings", "main"
-DAY = slices.from_stored_texts("2026-03-01T00:00:00.000000Z", "2026-03-02T00:00:00.000000Z")
+DAY = ranges.from_stored_texts("2026-03-01T00:00:00.000000Z", "2026-03-02T00:00:00.000000Z")
 
 
 @pytest.fixture

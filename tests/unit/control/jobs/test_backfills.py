@@ -15,10 +15,10 @@ from include.control.jobs import backfills, stale_tables
 from include.control.jobs.backfills import Follower
 from include.control.store import database
 from include.control.store.schema import resets
+from include.project.ranges import Slice
 from include.readers import resume_position
 from include.settings import settings
 from include.spec import Delta
-from include.validation.slices import Slice
 from tests.support import lake
 
 SILVER, GOLD, OTHER = "silver.tracker_readings", "gold.heart_rate_by_model", "gold.other"

@@ -18,6 +18,7 @@ from include.control.store.schema import audits
 from include.engine.jobs import backfill as engine_backfill
 from include.engine.jobs import rewind as engine_rewind
 from include.errors import FlowBroken, FlowFailed, UsageError
+from include.project.ranges import Slice
 from include.readers.active_commits import REWIND
 from include.readers.batches import BACKFILL
 from include.readers.offset_log import OWNER
@@ -25,7 +26,6 @@ from include.recovery import backfills as recovery_backfills
 from include.recovery import giving_up, rewind_state, unseeded_generations
 from include.settings import settings
 from include.spec import Delta, Replace, Table
-from include.validation.slices import Slice
 from tests.support import lake
 
 

@@ -13,9 +13,9 @@ from include.control.jobs import backfills, outdated_rows
 from include.control.store import database
 from include.engine.checkpoints.definition import fingerprint, rows_fingerprint
 from include.monitoring.outdated_rows import describe, range_of
+from include.project.ranges import Slice
 from include.settings import settings
 from include.spec import Append, Bucket, Debezium, Delta, Expect, Json, Kafka, Lookup, Maintenance, Table, Upsert
-from include.validation.slices import Slice
 
 FLOW = "silver.orders"
 SCHEMA = "time TIMESTAMP COMMENT 'when', amount INT"

@@ -16,7 +16,7 @@ from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import audits, desired, ticks
 from include.control.supervision import supervision
-from include.validation.slices import Slice
+from include.project.ranges import Slice
 
 FLOW, OTHER = "silver.held", "silver.other"
 TABLE, SOURCE = "silver.held", "bronze.above"

@@ -25,7 +25,7 @@ from include.control.store.schema import audits, drivers, leases, runs, shutdown
 from include.control.supervision import shutdown, supervision
 from include.control.supervision.supervision import Settlement, SourceHealth
 from include.errors import FlowBroken
-from include.validation.slices import Slice
+from include.project.ranges import Slice
 from tests.support.waiting import wait_until
 
 A, B = FLOWS = ["bronze.a", "silver.a"]

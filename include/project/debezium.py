@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from include.project.declaration import declaration_error, suggest
 from include.spec import BINARY_FORMS, INTEGER_TIMES, Debezium, Table, ddl
-from include.validation.declaration import declaration_error, suggest
 
 # Types of integer times.
 TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ", "DATE")

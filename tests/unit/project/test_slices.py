@@ -7,10 +7,10 @@ import pytest
 
 from include import catalog
 from include.errors import UsageError
+from include.project import ranges
+from include.project.ranges import Slice
 from include.spec import Append, Bucket, Delta, Table, Upsert
 from include.spec.origin import Files, Kafka
-from include.validation import slices
-from include.validation.slices import Slice
 
 SILVER = Table(
     name="silver.readings",
@@ -34,11 +34,11 @@ def at(hour: int, minute: int = 0) -> datetime:
 
 
 def test_moments_are_iso_8601_and_utc_where_they_name_no_zone():
-    parsed_slice = slices.parse_slice(SILVER, "2026-03-01T01:00", "2026-03-01T04:00:00+02:00")
+    parsed_slice = ranges.parse_slice(SILVER, "2026-03-01T01:00", "2026-03-01T04:00:00+02:00")
     assert parsed_slice == Slice(at(1), at(2))
     assert str(parsed_slice) == "from 2026-03-01T01:00:00Z to 2026-03-01T02:00:00Z"
-    assert slices.from_stored_texts(*parsed_slice.texts) == parsed_slice
-    assert slices.parse_slice(SILVER, "2026-03-01", "2026-03-02").begin == at(0)
+    assert ranges.from_stored_texts(*parsed_slice.texts) == parsed_slice
+    assert ranges.parse_slice(SILVER, "2026-03-01", "2026-03-02").begin == at(0)
 
 
 def test_every_row_is_in_a_range_or_among_the_others():
@@ -55,9 +55,9 @@ def test_every_row_is_in_a_range_or_among_the_others():
 
 
 def test_an_aggregate_is_cut_by_whole_buckets_and_one_without_is_not_cut():
-    assert slices.parse_slice(GOLD, "2026-03-01T01:10", "2026-03-01T02:00:01") == Slice(at(1), at(3))
-    assert slices.parse_slice(GOLD, "1969-12-31T23:10", "1970-01-01").begin == datetime(1969, 12, 31, 23, tzinfo=UTC)
-    assert slices.parse_slice(WITHOUT_BUCKET, None, "") == Slice()
+    assert ranges.parse_slice(GOLD, "2026-03-01T01:10", "2026-03-01T02:00:01") == Slice(at(1), at(3))
+    assert ranges.parse_slice(GOLD, "1969-12-31T23:10", "1970-01-01").begin == datetime(1969, 12, 31, 23, tzinfo=UTC)
+    assert ranges.parse_slice(WITHOUT_BUCKET, None, "") == Slice()
 
 
 @pytest.mark.parametrize(
@@ -122,40 +122,40 @@ def test_an_aggregate_is_cut_by_whole_buckets_and_one_without_is_not_cut():
 )
 def test_what_cannot_be_made_again_is_refused_in_one_sentence(table, begin, end, sentence):
     with pytest.raises(UsageError) as error:
-        slices.parse_slice(table, begin, end)
+        ranges.parse_slice(table, begin, end)
     assert str(error.value) == sentence
 
 
 def test_what_reads_a_table_follows_by_the_same_time_or_not_at_all():
     replaced_slice = Slice(at(1, 30), at(2))
     reader = replace(SILVER, name="gold.copy", source=Delta("silver.readings"))
-    assert slices.downstream_slice(reader, SILVER, replaced_slice) == replaced_slice
-    assert slices.downstream_slice(GOLD, SILVER, replaced_slice) == Slice(at(1), at(2))
-    assert slices.downstream_slice(WITHOUT_BUCKET, SILVER, replaced_slice) == Slice()
-    message = slices.downstream_slice(replace(reader, time_column="day"), SILVER, replaced_slice)
+    assert ranges.downstream_slice(reader, SILVER, replaced_slice) == replaced_slice
+    assert ranges.downstream_slice(GOLD, SILVER, replaced_slice) == Slice(at(1), at(2))
+    assert ranges.downstream_slice(WITHOUT_BUCKET, SILVER, replaced_slice) == Slice()
+    message = ranges.downstream_slice(replace(reader, time_column="day"), SILVER, replaced_slice)
     assert message == (
         "its ranges are cut by day, and the one that was replaced by time, so nobody can tell which rows of it are "
         "concerned: backfill the range of day that they lie in"
     )
-    assert "no time_column" in str(slices.downstream_slice(replace(reader, time_column=None), SILVER, replaced_slice))
+    assert "no time_column" in str(ranges.downstream_slice(replace(reader, time_column=None), SILVER, replaced_slice))
 
 
 def test_what_reads_a_table_that_is_made_again_as_a_whole_is_so_too():
     reader = replace(SILVER, name="gold.copy", source=Delta("silver.readings"), time_column=None)
-    assert slices.downstream_slice(reader, SILVER, Slice()) == Slice()
-    assert slices.downstream_slice(GOLD, SILVER, Slice()) == Slice()
+    assert ranges.downstream_slice(reader, SILVER, Slice()) == Slice()
+    assert ranges.downstream_slice(GOLD, SILVER, Slice()) == Slice()
     reader_since = replace(reader, source=Delta("silver.readings", since="2026-03-01T00:00:00Z"))
-    assert "take since out" in str(slices.downstream_slice(reader_since, SILVER, Slice()))
+    assert "take since out" in str(ranges.downstream_slice(reader_since, SILVER, Slice()))
 
 
 @pytest.mark.parametrize("table", [SILVER, GOLD, WITHOUT_BUCKET, replace(SILVER, time_column=None)])
 def test_all_of_a_table_can_be_made_again(table):
-    assert slices.parse_slice(table, None, None, as_a_whole=True) == Slice()
+    assert ranges.parse_slice(table, None, None, as_a_whole=True) == Slice()
 
 
 def test_a_full_refresh_has_no_range():
     with pytest.raises(UsageError, match="is recomputed as a whole: leave --from and --to out"):
-        slices.parse_slice(SILVER, "2026-03-01", "2026-03-02", as_a_whole=True)
+        ranges.parse_slice(SILVER, "2026-03-01", "2026-03-02", as_a_whole=True)
 
 
 BRONZE = Table(name="bronze.events", comment="as it came", source=Kafka("events"))
@@ -187,25 +187,25 @@ BRONZE = Table(name="bronze.events", comment="as it came", source=Kafka("events"
 )
 def test_what_is_protected_is_not_refreshed_and_is_told_why_and_what_is_possible_instead(table, why):
     with pytest.raises(UsageError) as error:
-        slices.parse_slice(table, None, None, as_a_whole=True)
+        ranges.parse_slice(table, None, None, as_a_whole=True)
     assert str(error.value) == f"{table.name} cannot be refreshed: {why}"
-    assert slices.downstream_slice(table, SILVER, Slice()) == why, "nor below another one: it is STALE then"
+    assert ranges.downstream_slice(table, SILVER, Slice()) == why, "nor below another one: it is STALE then"
 
 
 @pytest.mark.parametrize(
     "table", [replace(BRONZE, reset_allowed=True), replace(BRONZE, source=Files("files", "csv")), SILVER, GOLD]
 )
 def test_what_is_not_protected_may_be_refreshed(table):
-    assert slices.parse_slice(table, None, None, as_a_whole=True) == Slice()
+    assert ranges.parse_slice(table, None, None, as_a_whole=True) == Slice()
 
 
 def test_protection_is_no_obstacle_to_making_a_range_again():
-    assert slices.refusal(replace(SILVER, reset_allowed=False)) is None
+    assert ranges.refusal(replace(SILVER, reset_allowed=False)) is None
 
 
 def test_the_tables_that_are_shipped_can_be_backfilled_unless_they_keep_what_arrived_or_are_views():
     tables = catalog.load().tables.values()
-    assert {table.name for table in tables if slices.refusal(table)} == {
+    assert {table.name for table in tables if ranges.refusal(table)} == {
         table.name for table in tables if table.layer == "bronze" or table.is_view
     }
     assert all(isinstance(table.write, Append) for table in tables if table.time_column)
@@ -220,24 +220,24 @@ def test_the_tables_that_are_shipped_can_be_backfilled_unless_they_keep_what_arr
     ],
 )
 def test_years_of_fewer_digits_and_the_ends_of_the_calendar_are_moments_like_all_others(begin: str, end: str):
-    parsed_slice = slices.parse_slice(SILVER, begin, end)
+    parsed_slice = ranges.parse_slice(SILVER, begin, end)
     texts = parsed_slice.texts
-    assert {len(text) for text in texts} == {slices.STORED_LENGTH}, "texts compare like the times"
+    assert {len(text) for text in texts} == {ranges.STORED_LENGTH}, "texts compare like the times"
     assert texts[0] < texts[1]
-    assert slices.from_stored_texts(*texts) == parsed_slice
+    assert ranges.from_stored_texts(*texts) == parsed_slice
     unpadded = [text.lstrip("0") for text in texts]
-    assert slices.from_stored_texts(*unpadded) == parsed_slice, "as an earlier release stored them"
+    assert ranges.from_stored_texts(*unpadded) == parsed_slice, "as an earlier release stored them"
     assert f"DATE '{begin[:10]}'" in parsed_slice.condition("day", is_date=True)
-    buckets = slices.parse_slice(GOLD, begin, end)
+    buckets = ranges.parse_slice(GOLD, begin, end)
     assert buckets.begin <= parsed_slice.begin < parsed_slice.end <= buckets.end
-    assert buckets.extended(10**9).begin >= slices.FIRST
-    assert buckets.extended(10**9).end <= slices.LAST
+    assert buckets.extended(10**9).begin >= ranges.FIRST
+    assert buckets.extended(10**9).end <= ranges.LAST
 
 
 def test_a_range_that_would_end_after_the_last_year_is_refused_with_the_last_moment():
     for end in ("9999-12-31T00:00:00.000001", "9999-12-31T23:59:59.999999Z"):
         with pytest.raises(UsageError, match="no range ends after 9999-12-31T00:00:00Z: name that"):
-            slices.parse_slice(GOLD, "2026-03-01", end)
+            ranges.parse_slice(GOLD, "2026-03-01", end)
     for moment in ("9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+05:00", "10000-01-01", "0000-01-01"):
         with pytest.raises(UsageError, match="no moment: write one such as"):
-            slices.parse_slice(GOLD, moment, "2026-03-01")
+            ranges.parse_slice(GOLD, moment, "2026-03-01")

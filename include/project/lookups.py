@@ -1,7 +1,7 @@
 """Checks the lookups of a table, and writes the sentence for each mistake."""
 
+from include.project.declaration import declaration_error, suggest
 from include.spec import Append, Files, Lookup, Table, Upsert, ddl
-from include.validation.declaration import declaration_error, suggest
 
 
 def check_alone(table: Table) -> None:

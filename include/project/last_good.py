@@ -19,9 +19,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+from include.project.table_files import TableFile
 from include.settings import settings
 from include.spec import Table
-from include.validation.table_files import TableFile
 
 
 @dataclass(frozen=True)

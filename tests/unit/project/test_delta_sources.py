@@ -8,10 +8,10 @@ from include.catalog import Catalog
 from include.engine.checkpoints.definition import fingerprint
 from include.errors import FlowBroken, Unreachable, UsageError
 from include.maintenance import vacuum_guard
+from include.project.sources import CHANGE_FEED_PROPERTY, inline_steps
 from include.readers import starting_version
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
-from include.validation.delta_sources import CHANGE_FEED_PROPERTY, inline_steps
 from tests.support.delta_log import added, commit, commit_info
 
 DAY = 86_400

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from include.project.declaration import declaration_error, suggest
 from include.spec import EVOLUTIONS, Avro, Json, Registry, Table
-from include.validation.declaration import declaration_error, suggest
 
 
 def check(table: Table) -> None:

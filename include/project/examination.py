@@ -6,57 +6,39 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 from include.errors import DeclarationError, SluiceError
+from include.project import avro, columns, declaration, last_good, lookups, ranges, sources, table_files, values, writes
+from include.project.declaration import declaration_error
+from include.project.last_good import Definition
+from include.project.table_files import TableFile
 from include.spec import Delta, References, Table
-from include.validation import (
-    avro_schema,
-    changes,
-    credentials,
-    declaration,
-    delta_sources,
-    expectations,
-    field_types,
-    files,
-    import_errors,
-    last_good,
-    layout,
-    lookups,
-    schemas,
-    slices,
-    sources,
-    table_files,
-    views,
-)
-from include.validation.declaration import declaration_error
-from include.validation.last_good import Definition
-from include.validation.table_files import TableFile
 
 TableCheck = Callable[[Table], None]
 GraphCheck = Callable[[Table, dict[str, Table]], None]
 
 # Checks of a single table, in groups. Later groups rely on earlier ones, and run only if these find no mistake.
 TABLE_CHECKS: tuple[tuple[TableCheck, ...], ...] = (
-    (credentials.check,),
-    (field_types.check,),
-    (schemas.check,),
+    (values.check_credentials,),
+    (values.check_types,),
+    (columns.check_schema,),
     (
         declaration.check_alone,
         declaration.check_times,
-        views.check,
-        layout.check,
-        sources.check,
-        avro_schema.check,
-        delta_sources.check_alone,
+        writes.check_view,
+        columns.check_layout,
+        sources.check_sources,
+        avro.check,
+        sources.check_delta_sources,
         lookups.check_alone,
-        changes.check,
-        slices.check,
+        writes.check_changes,
+        ranges.check_ranges,
     ),
 )
 # Checks of a table in relation to other tables.
 GRAPH_CHECKS: tuple[GraphCheck, ...] = (
     declaration.check_among,
-    expectations.check,
-    files.check,
-    delta_sources.check_among,
+    columns.check_rules,
+    sources.check_files,
+    sources.check_delta_graph,
     lookups.check_among,
 )
 
@@ -148,7 +130,7 @@ def _load_substitute(file: TableFile, substitute: Definition) -> Table:
         raise
     except BaseException as error:
         # A module outside the package, which the definition imports, may be wrong now.
-        raise DeclarationError(import_errors.sentence(file.place, error), table=file.table) from error
+        raise DeclarationError(table_files.sentence(file.place, error), table=file.table) from error
 
 
 def _check_alone(table: Table, result: Examination) -> None:

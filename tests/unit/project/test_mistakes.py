@@ -14,9 +14,9 @@ import pytest
 
 from include import catalog
 from include.errors import DeclarationError
+from include.project import table_files
+from include.project.table_files import TableFile
 from include.spec import Append, Table
-from include.validation import table_files
-from include.validation.table_files import TableFile
 from tests.conftest import ROOT
 from tests.mistakes.case import EVENTS, GOOD, READINGS, Case
 from tests.mistakes.definitions import CASES

@@ -1,12 +1,27 @@
-"""Ranges of a table by its time column: checks the declaration, and decides which ranges can be backfilled."""
+"""Ranges of a table by its time column: checks them, and decides which can be backfilled or refreshed."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from include.errors import UsageError
-from include.spec import Bucket, Delta, Table, Upsert, ddl
-from include.validation import full_refreshes
-from include.validation.declaration import declaration_error, suggest
+from include.project.declaration import declaration_error, suggest
+from include.spec import Bucket, Delta, Kafka, Table, Upsert, ddl
+
+
+def full_refresh_refusal(table: Table) -> str | None:
+    """Why a full refresh must not rebuild the table, with an alternative; None if it may."""
+    kafka = [str(flow.source) for flow in table.flows if isinstance(flow.source, Kafka)]
+    if table.reset_allowed or (table.reset_allowed is None and not kafka):
+        return None
+    has_only_tables = all(isinstance(flow.source, Delta) for flow in table.flows)
+    alternative = "backfill a range of it" if has_only_tables else "refresh the tables that read it"
+    if table.reset_allowed is False:
+        return f"its file says reset_allowed=False; new data still flows: {alternative}, or take that out"
+    return (
+        f"Kafka forgets, and rows that {', '.join(kafka)} no longer holds would be gone for good, so reset_allowed is "
+        f"False; new data still flows: {alternative}, or declare reset_allowed=True"
+    )
+
 
 KINDS = ("TIMESTAMP", "DATE")
 UNITS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
@@ -64,7 +79,7 @@ class Slice:
         return Slice(begin, end)
 
 
-def check(table: Table) -> None:
+def check_ranges(table: Table) -> None:
     """Raises DeclarationError for a wrong time column."""
     if table.time_column is None:
         return
@@ -129,7 +144,7 @@ def refusal(table: Table, as_a_whole: bool = False) -> str | None:
     """Why the table cannot be backfilled, or not as a whole, with an alternative; None if it can."""
     if table.is_view:
         return "it is a view, which has no ranges: refresh it with jobs/refresh.py"
-    if as_a_whole and (why := full_refreshes.refusal(table)):
+    if as_a_whole and (why := full_refresh_refusal(table)):
         return why
     sources = [flow.source for flow in table.flows]
     deltas = [source for source in sources if isinstance(source, Delta)]

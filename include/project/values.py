@@ -1,18 +1,21 @@
-"""Checks the type and the range of every value of a table file.
+"""Checks the type and the range of every value of a table file, and refuses credentials in it.
 
-Python does not check types itself. The expected types are the annotations in `include.spec`.
+Python does not check types itself. The expected types are the annotations in `include.spec`. The text of a table file
+and its values are stored, printed and sent in many places.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from include.addresses import LOGIN
 from include.errors import DeclarationError
-from include.spec import Delta, Files, Kafka, Lookup, Maintenance, PythonLimits, Table, Upsert, Watermark
-from include.validation.declaration import declaration_error
+from include.project.declaration import declaration_error
+from include.spec import Delta, Files, Kafka, Lookup, Maintenance, PythonLimits, Registry, Table, Upsert, Watermark
 
 INT, LONG = 2**31 - 1, 2**63 - 1
 TEN_YEARS_HOURS = 10 * 366 * 24
@@ -52,7 +55,7 @@ SET_BY_CATALOG = ("branch", "steps", "file", "registered")
 TYPE_NAMES = {str: "text", bool: "True or False", int: "a whole number", float: "a number", NoneType: "None"}
 
 
-def check(table: Table) -> None:
+def check_types(table: Table) -> None:
     """Raises DeclarationError with a sentence for each value of a wrong type or out of range."""
     sentences = list(_find_mistakes(table))
     if sentences:
@@ -155,3 +158,42 @@ def _describe_type(hint: Any) -> str:
     if origin is Callable:
         return "a function"
     return TYPE_NAMES.get(hint) or str(hint.__name__)
+
+
+# Where they belong.
+PLACES = {
+    Kafka.__name__: "put them into the properties file or the Airflow connection of a cluster, and write cluster='...'",
+    Files.__name__: "put them into the AWS_* variables of the environment",
+    Registry.__name__: "put them into the file that SLUICE_SCHEMA_REGISTRY_CREDENTIALS names",
+    Table.__name__: "put them where docs/operations.md says",
+}
+SECRET_NAME = re.compile("passw|jaas|secret|token|credential|access.?key", re.IGNORECASE)
+SECRET_KEYWORD = {
+    Kafka.__name__: re.compile(f"option|config|servers|user|login|sasl|ssl|{SECRET_NAME.pattern}", re.IGNORECASE)
+}
+# As they stand in options of a client, in a login configuration, in the query of a URL, and before a host.
+SECRET_VALUE = re.compile(rf"{LOGIN.pattern}|(?:passw|secret|token|access.?key)\w*[\"']?\s*[=:]", re.IGNORECASE)
+BROKER = re.compile(r"['\"][^'\"@]*:[^'\"@]*@")
+
+
+def check_credentials(table: Table) -> None:
+    """Raises DeclarationError, whose sentence does not contain the credentials. No other check has seen the table."""
+    sources = table.source.values() if isinstance(table.source, Mapping) else (table.source,)
+    for value in (*sources, getattr(table.parse, "registry", None)):
+        kind, text = type(value).__name__, repr(value)
+        if kind in PLACES and (SECRET_VALUE.search(text) or (isinstance(value, Kafka) and BROKER.search(text))):
+            raise declaration_error(table, f"{kind} has a password or key, and {_refuse_secret(kind)}")
+    for name in table.properties if isinstance(table.properties, Mapping) else ():
+        if SECRET_NAME.search(str(name)):
+            raise declaration_error(table, f"properties has '{name}', and {_refuse_secret(Table.__name__)}")
+
+
+def explain_keyword(call: str, keyword: str) -> str | None:
+    """Returns why `Kafka`, for example, has no such keyword; None for a keyword that passes no credentials."""
+    if call in PLACES and SECRET_KEYWORD.get(call, SECRET_NAME).search(keyword):
+        return f"{call} has no '{keyword}', and {_refuse_secret(call)}"
+    return None
+
+
+def _refuse_secret(kind: str) -> str:
+    return f"a table file is no place for credentials: {PLACES[kind]}"
