@@ -10,7 +10,7 @@ import typer
 
 from include.errors import SluiceError, UsageError
 from include.lake import outages
-from include.validation.declaration import suggest
+from include.project.declaration import suggest
 
 # By panel of the help and by name: the function of the command, and what it is for, in a few words. Only the module of
 # the requested command is imported: all of them take a second.

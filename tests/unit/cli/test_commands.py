@@ -21,9 +21,9 @@ from include.control.jobs import backfills, windows
 from include.control.store import database
 from include.errors import INTERRUPTED, READER_GONE, SluiceError, UsageError
 from include.local import install
+from include.project.ranges import Slice
 from include.settings import settings
 from include.spec import Kafka, Table
-from include.validation.slices import Slice
 from tests.conftest import ROOT
 from tests.support.account import StoredTable, kafka_rows
 
