@@ -9,8 +9,8 @@ The second makes a run for each day, `--to-date` included; days that were made b
 the other. `backfill` is one spark-submit, and skipped unless the driver does not run, fails or dies; at once with
 {"where": "job"}, for a range that is too large for the streams' process. The tables below follow, or are marked STALE.
 
-`python -m include.ledger backfills` shows how far each has come. A red `backfill` has replaced its range whole or not
-at all: its log says why. Cleared, it goes on where it ended. What a driver has in hand, no task ends.
+`sluice jobs` shows how far each has come. A red `backfill` has replaced its range whole or not at all: its log says
+why. Cleared, it goes on where it ended. What a driver has in hand, no task ends.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -9,8 +9,7 @@ their gate, everything else goes on. `window` is the same by a spark-submit, and
 dies, or the work is too large for it; at once with {"where": "job"}. `verify` looks whether the table is what was
 planned and its flows move again. With `dry_run`, `plan` only says what would be done.
 
-`python -m include.ledger windows` shows the calendar. A red `verify` says what went wrong, the next run does
-what is left.
+`sluice jobs --kind window` shows the calendar. A red `verify` says what went wrong, the next run does what is left.
 """
 
 from typing import Any, cast

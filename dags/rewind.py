@@ -6,7 +6,7 @@ Fill in the form (Trigger), or paste, after `source var/env.sh`:
 
 `plan` says to which versions, what that undoes, and why it is refused, if so. `approve` waits for a person, for 24
 hours. `rewind` is one spark-submit: the flows stop, each table goes back by one commit, the flows go on in new
-generations, the views below are refreshed, and the ledger counts. `python -m include.ledger rewinds` shows how far it
+generations, the views below are refreshed, and the ledger counts. `sluice jobs` shows how far it
 has come. A red `rewind`: its log says why. Cleared, it goes on where it ended; until it is done its flows stay stopped,
 unless nothing was put back yet, when they go on as if nothing had been asked.
 """

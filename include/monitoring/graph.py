@@ -120,7 +120,7 @@ def _line(node: Node, edge: Edge | None) -> str:
     if node.quarantined:
         parts.append(f"{node.quarantined:,} quarantined")
     if node.stale:
-        parts.append("STALE: python -m include.ledger backfills says why")
+        parts.append("STALE: sluice jobs says why")
     if edge and edge.lag:
         lag = edge.lag
         behind = "up to date" if lag.is_up_to_date else f"behind by {lag.words}" if not lag.unknown else lag.words

@@ -89,7 +89,7 @@ class Table:
     interval_seconds: minimum time from the start of a batch to the start of the next; docs/architecture.md.
     fresh_minutes: freshness promise: rows that are older than this in its sources are in the table. Sources are the
         tables upstream, up to the topic or folder. A table with no unread source rows is fresh, whatever the age of
-        its newest commit. `python -m include.ledger status` shows whether the promise is kept.
+        its newest commit. `sluice status` shows whether the promise is kept.
     driver: flows with the same driver share a Spark process.
     owner: the person or team responsible, stored as the property `sluice.owner`.
     cluster_by, partition_by: columns for liquid clustering or partitioning; only one of the two.

@@ -70,7 +70,7 @@ def rows(clone: Path, table: str) -> int:
 
 def states(run) -> dict[str, str]:
     """The state of each flow."""
-    statuses = json.loads(run("source var/env.sh; python -m include.ledger status --json"))
+    statuses = json.loads(run("source var/env.sh; sluice status --json"))
     return {flow["flow"]: flow["state"] for flow in statuses}
 
 

@@ -80,7 +80,7 @@ def test_the_platform_comes_up_is_read_and_goes_down_as_the_readme_says(run, hom
     down = run(page_command("make down"))
     assert re.fullmatch(rf"stopped \d+ processes of {home}", down.stdout.splitlines()[-1]), down.stdout + down.stderr
     assert run("make down").stdout.splitlines()[-1] == f"nothing of {home} was running"
-    states = run("source var/env.sh && python -m include.ledger status").stdout
+    states = run("source var/env.sh && sluice status").stdout
     assert states.startswith("The platform is down: `make down` stopped it ")
     assert "STOPPED" in states
     assert not re.search("BACKING OFF|STUCK|without a word", states), states
