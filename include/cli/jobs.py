@@ -1,5 +1,6 @@
 """The commands about jobs: what was planned, runs or is done, previews, and versions kept for a reader."""
 
+import json
 import math
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from include.maintenance import table_state
 from include.readers.delta_log import DeltaLog
 from include.recovery import reset_preview, rewind_plan
 from include.recovery.backfills import stale_words
+from include.recovery.reset_preview import ResetPreview
 from include.settings import settings
 
 OfTable = Annotated[str | None, typer.Argument(help="Of this table only.")]
@@ -214,7 +216,22 @@ def show_rebuild(flow: str, as_json: Json = False) -> None:
     if as_json:
         print_json(asdict(preview))
     else:
-        print_lines(preview.lines())
+        print_lines(reset_lines(preview))
+
+
+def reset_lines(preview: ResetPreview) -> Iterator[str]:
+    """Describes what a reset would do, and ends with the command that does it."""
+    if preview.after is None:
+        where = "at the beginning of its source, as its table holds no batch of it"
+    else:
+        where = f"behind {preview.after}, version {preview.version} of its table, at {json.dumps(preview.offset)}"
+    yield f"{preview.flow}: a reset would begin generation {preview.generation} {where}"
+    if preview.files:
+        yield f"  {preview.files:,} files count as read"
+    yield from (f"  {name} was planned and not written: its rows are read again" for name in preview.abandons)
+    yield from (f"  {warning}" for warning in preview.warnings)
+    configuration = json.dumps({"flow": preview.flow, "action": "reset checkpoint", "reason": "..."})
+    yield f"  nothing was written; to do it: airflow dags trigger control.stream -c '{configuration}'"
 
 
 def show_plan(table: str, as_json: Json = False) -> None:

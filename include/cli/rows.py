@@ -16,12 +16,14 @@ from include.control.store import database
 from include.errors import LedgerMismatch, UsageError
 from include.ledger import change_outcomes, provenance, trace
 from include.ledger.inspection import Inspection, inspect, utc_time
+from include.ledger.provenance import Origin
 from include.ledger.quarantine import SHOWN_CHARACTERS, Row, Sample, sample
 from include.ledger.trace import TraceStep
 from include.ledger.verify import Verification, lines, verify
 from include.monitoring.row_outcomes import Batch, batches, rules
 from include.readers import offset_ranges
 from include.readers.batches import BatchRecord, OtherCommit
+from include.readers.offset_log import Restart
 from include.settings import settings
 from include.spec import Table
 from include.text_columns import one_line
@@ -118,10 +120,11 @@ def show_inspection(
     if as_json:
         print_json(asdict(inspection))
     else:
-        print_lines(_inspection_lines(inspection))
+        print_lines(inspection_lines(inspection))
 
 
-def _inspection_lines(inspection: Inspection) -> Iterable[str]:
+def inspection_lines(inspection: Inspection) -> Iterator[str]:
+    """Describes an inspection for people: the table, its restarts and faults, then its newest batches and commits."""
     counts = [f"{count:,} {kind}" for kind, count in {**inspection.states, **inspection.others}.items()]
     yield (
         f"{inspection.table}: versions {inspection.versions[0]} to {inspection.versions[1]}: "
@@ -132,12 +135,31 @@ def _inspection_lines(inspection: Inspection) -> Iterable[str]:
         f"{inspection.bytes / 1e6:,.1f} MB"
     )
     for flow, restart in inspection.restarts.items():
-        lines = restart.lines() if restart else ["no checkpoint says what a restart would do"]
-        yield from (f"  {flow}: {line}" for line in lines)
-        for batch, sha256 in (restart.deployed if restart else {}).items():
-            yield f"  {flow}: definition {sha256[:12]} from batch {batch} on"
+        yield from (f"  {flow}: {line}" for line in _restart_lines(restart))
     yield from (f"  {fault.kind.upper()}: {fault.sentence}" for fault in inspection.faults)
     yield from map(entry_line, inspection.newest)
+
+
+def _restart_lines(restart: Restart | None) -> Iterator[str]:
+    if restart is None:
+        yield "no checkpoint says what a restart would do"
+        return
+    if restart.replays is None:
+        yield f"a restart replays nothing and plans batch {restart.next_batch}"
+    else:
+        yield (
+            f"a restart replays batch {restart.replays.batch} up to {json.dumps(restart.replays.end)} with its frozen "
+            f"settings and today's code, then plans batch {restart.next_batch}"
+        )
+    # Spark restores the settings of OffsetSeqMetadata at every start, and stores them again with the next batch.
+    if restart.conf:
+        yield (
+            f"the {len(restart.conf)} Spark settings frozen in its checkpoint hold until it has a new generation; a "
+            f"changed option of its source (max_offsets, max_files) and the interval hold from batch "
+            f"{restart.next_batch} on"
+        )
+    for batch, sha256 in restart.deployed.items():
+        yield f"definition {sha256[:12]} from batch {batch} on"
 
 
 def entry_line(entry: BatchRecord | OtherCommit) -> str:
@@ -180,7 +202,7 @@ def show_origin(
     match table, version, file, topic, partition, offset:
         case str(name), int(number), None, None, None, None:
             origin = provenance.of_version(tables, tables.table(name), number)
-            print_json(asdict(origin)) if as_json else print_lines(provenance.lines(origin))
+            print_json(asdict(origin)) if as_json else print_lines(origin_lines(origin))
             return
         case str(name), None, str(file_name), None, None, None:
             steps = [trace.of_file(tables, tables.table(name), file_name)]
@@ -194,6 +216,31 @@ def show_origin(
         print_json([asdict(step) for step in steps])
     else:
         print_lines(line for step in steps for line in _trace_lines(step))
+
+
+def origin_lines(origin: Origin) -> Iterator[str]:
+    """Describes an origin for people. The table itself comes first."""
+    for entry in origin.entries[:1] if len(origin.entries) == 1 else ():
+        what = offset_ranges.describe(entry.source, entry.source_from, entry.source_to)
+        yield f"{origin.table} version {entry.version} is batch {entry.name}: {what}"
+    if len(origin.entries) > 1:
+        versions = [entry.version for entry in origin.entries if entry.version is not None]
+        yield f"{origin.table}: {len(origin.entries):,} batches, versions {min(versions)} to {max(versions)}"
+    if origin.reads:
+        rows = sum(read.rows or 0 for read in origin.reads)
+        by_version: dict[tuple[int, bool], set[int]] = {}
+        for read in origin.reads:
+            by_version.setdefault((read.version, read.is_of_snapshot), set()).add(read.index)
+        yield f"  {len(origin.reads):,} files with {rows:,} rows, by (version, index):"
+        for (version, is_of_snapshot), indexes in by_version.items():
+            what = "snapshot of version" if is_of_snapshot else "version"
+            yield f"  {what} {version}, files {min(indexes)} to {max(indexes)}"
+    yield from (f"  {range_}{offset_ranges.cluster_words(origin.entries[-1].source)}" for range_ in origin.ranges)
+    yield from (f"  file {name}" for name in origin.files)
+    if origin.note:
+        yield f"  {origin.note}"
+    if origin.above:
+        yield from origin_lines(origin.above)
 
 
 def _trace_lines(step: TraceStep, depth: int = 0) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The commands about flows: state and lag, who reads whom, and what batches took."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,7 @@ from include import catalog
 from include.cli.output import Json, Limit, print_json, print_lines
 from include.control.supervision import supervisor_presence
 from include.monitoring import progress_journal, progress_rows, progress_table
-from include.monitoring.graph import build_graph
+from include.monitoring.graph import Edge, Graph, Node, build_graph
 from include.monitoring.lag import Lag
 from include.monitoring.progress_rows import PHASES_MS
 from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, statuses
@@ -98,7 +98,40 @@ def show_graph(as_json: Json = False) -> None:
     if as_json:
         print_json({"nodes": [asdict(node) for node in graph.nodes], "edges": [edge.as_json() for edge in graph.edges]})
     else:
-        print(graph.text())
+        print_lines(graph_lines(graph))
+
+
+def graph_lines(graph: Graph) -> Iterator[str]:
+    """Describes each node in a line, indented below each node that it reads."""
+    readers = {edge.target for edge in graph.edges}
+    for node in graph.nodes:
+        if node.name not in readers:
+            yield from _branch(graph, node, None, 0)
+
+
+def _branch(graph: Graph, node: Node, edge: Edge | None, depth: int) -> Iterator[str]:
+    yield "  " * depth + _node_line(node, edge)
+    for outgoing in graph.edges:
+        if outgoing.source == node.name:
+            below = next(target for target in graph.nodes if target.name == outgoing.target)
+            yield from _branch(graph, below, outgoing, depth + 1)
+
+
+def _node_line(node: Node, edge: Edge | None) -> str:
+    parts = [node.name]
+    if node.kind == "step":
+        parts.append("(a step, not stored)")
+    if node.kind == "table":
+        parts.append("not stored yet" if node.rows is None else f"{node.rows:,} rows")
+    if node.quarantined:
+        parts.append(f"{node.quarantined:,} quarantined")
+    if node.stale:
+        parts.append("STALE: sluice jobs says why")
+    if edge and edge.lag:
+        lag = edge.lag
+        behind = "up to date" if lag.is_up_to_date else f"behind by {lag.words}" if not lag.unknown else lag.words
+        parts.append(behind if edge.flow == edge.target else f"{edge.flow} {behind}")
+    return f"{parts[0]}  {', '.join(parts[1:])}".rstrip()
 
 
 def show_progress(flow: str, limit: Limit = 20, as_json: Json = False) -> None:

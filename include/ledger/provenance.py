@@ -1,6 +1,5 @@
 """Traces a table version back to its batch and to what that batch read, up to Kafka offsets and files."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,28 +115,3 @@ def _versions(entries: list[BatchRecord]) -> tuple[int, int]:
 def first_version(begin: Any) -> int:
     """Returns the first version that is read after a Delta offset; 0 for an offset within the initial snapshot."""
     return 0 if begin.get("isStartingVersion") else offset_ranges.delta_position(begin)[0]
-
-
-def lines(origin: Origin) -> Iterator[str]:
-    """Describes an origin for people. The table itself comes first."""
-    for entry in origin.entries[:1] if len(origin.entries) == 1 else ():
-        what = offset_ranges.describe(entry.source, entry.source_from, entry.source_to)
-        yield f"{origin.table} version {entry.version} is batch {entry.name}: {what}"
-    if len(origin.entries) > 1:
-        versions = [entry.version for entry in origin.entries if entry.version is not None]
-        yield f"{origin.table}: {len(origin.entries):,} batches, versions {min(versions)} to {max(versions)}"
-    if origin.reads:
-        rows = sum(read.rows or 0 for read in origin.reads)
-        by_version: dict[tuple[int, bool], set[int]] = {}
-        for read in origin.reads:
-            by_version.setdefault((read.version, read.is_of_snapshot), set()).add(read.index)
-        yield f"  {len(origin.reads):,} files with {rows:,} rows, by (version, index):"
-        for (version, is_of_snapshot), indexes in by_version.items():
-            what = "snapshot of version" if is_of_snapshot else "version"
-            yield f"  {what} {version}, files {min(indexes)} to {max(indexes)}"
-    yield from (f"  {range_}{offset_ranges.cluster_words(origin.entries[-1].source)}" for range_ in origin.ranges)
-    yield from (f"  file {name}" for name in origin.files)
-    if origin.note:
-        yield f"  {origin.note}"
-    if origin.above:
-        yield from lines(origin.above)

@@ -1,6 +1,5 @@
 """Builds the medallion graph, with the lag on its edges: topics, folders, tables and temporary steps."""
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -53,20 +52,6 @@ class Graph:
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
 
-    def text(self) -> str:
-        """Returns one line for each node, indented below each node that it reads."""
-        readers = {edge.target for edge in self.edges}
-        return "\n".join(
-            line for node in self.nodes if node.name not in readers for line in self._branch(node, None, 0)
-        )
-
-    def _branch(self, node: Node, edge: Edge | None, depth: int) -> Iterator[str]:
-        yield "  " * depth + _line(node, edge)
-        for outgoing in self.edges:
-            if outgoing.source == node.name:
-                below = next(target for target in self.nodes if target.name == outgoing.target)
-                yield from self._branch(below, outgoing, depth + 1)
-
 
 def build_graph(tables: Catalog) -> Graph:
     """Builds the graph. It does not raise where a source does not answer: see `Lag.unknown`."""
@@ -109,20 +94,3 @@ def _kind(name: str, tables: Catalog) -> str:
 
 def _table(table: Table, stale: bool) -> Node:
     return Node(table.name, "table", status.rows_or_none(table.name), status.rows_or_none(table.quarantine), stale)
-
-
-def _line(node: Node, edge: Edge | None) -> str:
-    parts = [node.name]
-    if node.kind == "step":
-        parts.append("(a step, not stored)")
-    if node.kind == "table":
-        parts.append("not stored yet" if node.rows is None else f"{node.rows:,} rows")
-    if node.quarantined:
-        parts.append(f"{node.quarantined:,} quarantined")
-    if node.stale:
-        parts.append("STALE: sluice jobs says why")
-    if edge and edge.lag:
-        lag = edge.lag
-        behind = "up to date" if lag.is_up_to_date else f"behind by {lag.words}" if not lag.unknown else lag.words
-        parts.append(behind if edge.flow == edge.target else f"{edge.flow} {behind}")
-    return f"{parts[0]}  {', '.join(parts[1:])}".rstrip()

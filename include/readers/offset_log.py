@@ -40,22 +40,6 @@ class Restart:
     conf: dict[str, str]
     deployed: dict[int, str]
 
-    def lines(self) -> list[str]:
-        if self.replays is None:
-            first = f"a restart replays nothing and plans batch {self.next_batch}"
-        else:
-            first = (
-                f"a restart replays batch {self.replays.batch} up to {json.dumps(self.replays.end)} with its frozen "
-                f"settings and today's code, then plans batch {self.next_batch}"
-            )
-        # Spark restores the settings of OffsetSeqMetadata at every start, and stores them again with the next batch.
-        frozen = (
-            f"the {len(self.conf)} Spark settings frozen in its checkpoint hold until it has a new generation; a "
-            f"changed option of its source (max_offsets, max_files) and the interval hold from batch "
-            f"{self.next_batch} on"
-        )
-        return [first, frozen] if self.conf else [first]
-
 
 def planned_batch(checkpoint: LakePath, number: int) -> PlannedBatch:
     """Reads a planned batch. Raises FlowBroken for a missing or damaged file, another format, or several sources."""

@@ -1,6 +1,5 @@
 """Previews what `reset checkpoint` would do now: `python -m include.ledger rebuild FLOW`. Nothing is written."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,19 +30,6 @@ class ResetPreview:
     files: int
     abandons: list[str]
     warnings: list[str]
-
-    def lines(self) -> list[str]:
-        if self.after is None:
-            where = "at the beginning of its source, as its table holds no batch of it"
-        else:
-            where = f"behind {self.after}, version {self.version} of its table, at {json.dumps(self.offset)}"
-        lines = [f"{self.flow}: a reset would begin generation {self.generation} {where}"]
-        if self.files:
-            lines.append(f"  {self.files:,} files count as read")
-        lines += [f"  {name} was planned and not written: its rows are read again" for name in self.abandons]
-        lines += [f"  {warning}" for warning in self.warnings]
-        configuration = json.dumps({"flow": self.flow, "action": "reset checkpoint", "reason": "..."})
-        return [*lines, f"  nothing was written; to do it: airflow dags trigger control.stream -c '{configuration}'"]
 
 
 def plan(flow: Table) -> ResetPreview:

@@ -14,6 +14,7 @@ from sqlalchemy import select
 
 from include.catalog import Catalog
 from include.cli import status
+from include.cli.rows import origin_lines
 from include.control.store import database
 from include.control.store.schema import runs
 from include.engine.fast_path.features import NotSupported
@@ -156,7 +157,7 @@ def test_topics_of_the_same_name_in_two_clusters_do_not_mix(
 
     in_default, in_other = trace.of_record(tables, here.name, 0, 1)
     assert ("of cluster 'eu'" in in_default.sentence, "of cluster 'eu'" in in_other.sentence) == (False, True)
-    for line in provenance.lines(provenance.of_version(tables, eu, in_other.versions[0])):
+    for line in origin_lines(provenance.of_version(tables, eu, in_other.versions[0])):
         assert line.endswith(f"{here.name}/0 0 to 2 of cluster 'eu'")
     addresses = [f"kafka://{broker}", f"kafka://127.0.0.1:{secure_broker.ports['PLAIN']}"]
     inputs = [lineage.event_of(table, newest_commit(table)).inputs[0] for table in (default, eu)]

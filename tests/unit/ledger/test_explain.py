@@ -10,6 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from include.catalog import Catalog
 from include.cli import main as cli
+from include.cli.rows import origin_lines
 from include.errors import UsageError
 from include.ledger import provenance, trace
 from include.readers.offset_ranges import OffsetRange
@@ -82,7 +83,7 @@ def test_a_version_is_followed_up_to_the_offsets_that_are_in_it(made):
     assert [(read.version, read.index, read.rows) for read in origin.reads] == [(3, 0, 10)]
     assert origin.above is not None
     assert origin.above.ranges == [OffsetRange("t", 0, 20, 30)]
-    assert "  t/0 20 to 29" in list(provenance.lines(origin))
+    assert "  t/0 20 to 29" in list(origin_lines(origin))
 
 
 def test_over_two_tables_the_offsets_of_all_batches_are_joined(made):

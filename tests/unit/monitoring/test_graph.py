@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from include.catalog import Catalog
+from include.cli.status import graph_lines
 from include.monitoring import graph
 from include.monitoring.graph import Graph
 from include.spec import Delta, Expect, Files, Kafka, Table
@@ -72,7 +73,7 @@ def test_edges_bear_flow_and_lag_and_a_step_that_two_tables_read_is_entered_once
 
 
 def test_as_text_each_node_stands_below_what_it_reads(found: Graph):
-    assert found.text().splitlines()[2:] == [
+    assert list(graph_lines(found))[2:] == [
         "kafka clicks-eu",
         "  bronze.clicks  70 rows, bronze.clicks.eu unknown: no broker",
         "    silver.clean  (a step, not stored)",

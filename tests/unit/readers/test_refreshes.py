@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from include.catalog import Catalog
-from include.cli.rows import entry_line
+from include.cli.rows import entry_line, origin_lines
 from include.cli.status import text as status_text
 from include.control.store import database
 from include.errors import FlowBroken, LedgerMismatch, UsageError
@@ -225,7 +225,7 @@ def test_inspect_tells_each_refresh_with_its_run_and_what_it_read(made):
     assert newest.endswith(": 12 rows from silver.clicks version 1, silver.buys version 0, in run 'tuesday'")
     assert previous.endswith(": 10 rows from silver.clicks version 0, silver.buys version 0, in run 'monday'")
     origin = provenance.of_version(TABLES, JOINED, 1)
-    assert list(provenance.lines(origin)) == [
+    assert list(origin_lines(origin)) == [
         "  version 1 of gold.joined is a refresh: 12 rows from silver.clicks version 1, silver.buys version 0, in run "
         "'tuesday'"
     ]

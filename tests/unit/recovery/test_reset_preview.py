@@ -5,6 +5,7 @@ import uuid
 import pytest
 from deltalake import DeltaTable
 
+from include.cli.jobs import reset_lines
 from include.errors import FlowBroken
 from include.readers import kafka_broker
 from include.recovery import reset_preview
@@ -33,7 +34,7 @@ def test_a_lost_checkpoint_would_begin_anew_where_the_tables_last_commit_ends(st
     assert (preview.generation, preview.after, preview.version) == (2, f"{stored.table.flow} 1/1", 2)
     assert preview.offset == delta(5)
     assert any("whose checkpoint is gone" in warning for warning in preview.warnings)
-    assert '"action": "reset checkpoint"' in preview.lines()[-1]
+    assert '"action": "reset checkpoint"' in list(reset_lines(preview))[-1]
     assert not settings().checkpoints(stored.table.flow).exists(), "a dry run writes nothing"
 
 
