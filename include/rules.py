@@ -93,6 +93,11 @@ def no_error(*columns: str, otherwise: str = QUARANTINE, name: str | None = None
     return Expect(name or f"{' and '.join(columns)} without error", condition, otherwise, ("_errors",))
 
 
+def below_infinity(column: str, name: str) -> Expect:
+    """The value of the column is NULL, or below infinity and NaN. It is counted only where a row breaks it."""
+    return Expect(name, f"coalesce({_quoted(column)} < double('Infinity'), true)", columns=(column,), implied=True)
+
+
 def unique(*columns: str, otherwise: str = QUARANTINE, name: str | None = None) -> Unique:
     """No other row, of the same batch or stored, has the same values in these columns. The first row stays.
 

@@ -17,7 +17,7 @@ NO_PLACES = ("gtid", "txId", "xid", "transaction_id", "db", "schema", "table", "
 def check(table: Table, parse: Debezium) -> None:
     """Raises DeclarationError for the first mistake."""
     _check_times(table, parse)
-    if parse.binary not in BINARY_FORMS:
+    if parse.binary is not None and parse.binary not in BINARY_FORMS:
         raise declaration_error(table, f"binary is '{parse.binary}': {suggest(parse.binary, list(BINARY_FORMS))}")
     if not parse.placeholder:
         raise declaration_error(

@@ -242,8 +242,11 @@ class Debezium:
     unwrapped: values are rows, as the transformation `ExtractNewRecordState` leaves them. It has to add the operation
         and the sequence (`add.fields=op,source.lsn,source.ts_ms`), and deletes
         (`delete.tombstone.handling.mode=rewrite`, or `rewrite-with-tombstone`).
+    tombstones: of unwrapped rows: a record without a value follows the row of a delete (`rewrite-with-tombstone`), and
+        changes nothing. Otherwise it may be the delete itself, and has an entry in `_errors`.
     placeholder: what stands for a value that the database did not send: `unavailable.value.placeholder`.
-    binary: the form of bytes: `base64`, `base64-url-safe` or `hex`, as `binary.handling.mode` says.
+    binary: the form of bytes: `base64`, `base64-url-safe` or `hex`, as `binary.handling.mode` says. Without it, they
+        are in base64, and a text that may be hex has an entry in `_errors`, unless the event's schema says `bytes`.
 
     Adds these columns, for `Upsert` and `transform`: `_op STRING` (r: snapshot, c: insert, u: update, d: delete,
     t: truncate), `_sequence`, `_database_time TIMESTAMP`, and `_rescued_data STRING` with the fields of the row that
@@ -265,8 +268,9 @@ class Debezium:
     fails: bool = False
     # Not part of `repr`, by which older releases tell whether a definition has changed.
     unwrapped: bool = field(default=False, repr=False)
+    tombstones: bool = field(default=False, repr=False)
     placeholder: str = field(default=NOT_SENT, repr=False)
-    binary: str = field(default="base64", repr=False)
+    binary: str | None = field(default=None, repr=False)
 
     @property
     def places(self) -> tuple[str, ...]:

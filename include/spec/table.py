@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from include.rules import Rule, no_error, not_null
+from include.rules import Rule, below_infinity, no_error, not_null
 from include.spec import ddl
 from include.spec.lookup import Lookup
 from include.spec.origin import FILES_SCHEMA, KAFKA_SCHEMA, Files, Parse, Source
@@ -14,6 +14,7 @@ from include.spec.write_mode import (
     FLAG_RULE,
     HISTORY_SCHEMA,
     PARTIAL_SCHEMA,
+    SEQUENCE_RULE,
     Append,
     Replace,
     Upsert,
@@ -211,6 +212,8 @@ class Table:
         named = [name for name in (self.parse.into if self.parse else ()) if _is_named(name, write)]
         has_errors = bool(named) and "_errors" in ddl.columns(self.schema)
         known = [no_error(*named, name=FLAG_RULE)] if has_errors else []
+        if ddl.types(self.schema).get(write.sequence_by) in ("DOUBLE", "FLOAT", "REAL"):
+            known.append(below_infinity(write.sequence_by, SEQUENCE_RULE))
         return (not_null(*write.keys, write.sequence_by, name=CHANGE_RULE), *known, *self.expect)
 
     @property

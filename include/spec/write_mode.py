@@ -68,6 +68,8 @@ class Bucket:
 
 # The rule that a change breaks which has no place in the table.
 CHANGE_RULE = "key and sequence not null"
+# The rule that a change breaks after which no other could come.
+SEQUENCE_RULE = "sequence can be overtaken"
 # The rule that a change breaks of which a column could not be typed that decides what it does.
 FLAG_RULE = "known whether it deletes"
 # The columns of a history, and the column of a table with partial changes.

@@ -22,11 +22,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from include.engine.values.cast import cast
+from include.engine.values.cast import binary, cast
 from include.spec import Debezium
 
 # A field of the row in the schema of an event.
-FIELD = "STRUCT<field: STRING, name: STRING, parameters: MAP<STRING, STRING>>"
+FIELD = "STRUCT<field: STRING, name: STRING, type: STRING, parameters: MAP<STRING, STRING>>"
 DECIMAL, VARIABLE_SCALE = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
 BITS = "io.debezium.data.Bits"
 DAY = 86_400_000_000
@@ -45,6 +45,9 @@ TIMES = {
 # The years 1 to 9999, which all readers know, in microseconds since 1970.
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 MOST_DIGITS = 38
+# What may be hex, as Debezium writes it.
+MAYBE_HEX = r"^[0-9a-f]++$"
+FORM_UNKNOWN = " in base64, or may be hex: declare which, by binary"
 # Of PostGIS, for a geometry and for a geography that were not sent.
 UNSENT_SHAPES = (
     "0101000020E6100000000000FC83D797C1000000FC83D797C1",
@@ -67,7 +70,7 @@ def value(raw: Column, field: Column, name: str, type_: DataType, parse: Debeziu
             date = F.timestamp_micros(F.when(F.pmod(at, F.lit(DAY)) == 0, at)).cast(type_name)
             return F.coalesce(date, cast(raw, type_name))
         case BinaryType():
-            return _binary(F.coalesce(F.when(raw.startswith("{"), F.get_json_object(raw, "$.wkb")), raw), parse.binary)
+            return _binary(raw, field, parse)
         case _:
             return cast(raw, type_name)
 
@@ -110,7 +113,7 @@ def decimal_text(raw: Column, field: Column) -> Column:
     """
     varies = raw.startswith("{")
     scale = F.when(varies, F.get_json_object(raw, "$.scale")).otherwise(field["parameters"]["scale"]).try_cast("int")
-    digits = F.hex(F.try_to_binary(F.when(varies, F.get_json_object(raw, "$.value")).otherwise(raw), F.lit("base64")))
+    digits = F.hex(binary(F.when(varies, F.get_json_object(raw, "$.value")).otherwise(raw), "base64"))
     is_negative = F.substring(digits, 1, 1) >= "8"
     fits = F.length(digits).between(2, 32) & scale.between(-MOST_DIGITS, MOST_DIGITS)
     # Of a negative number all bits are inverted, which leaves one less than its amount.
@@ -162,14 +165,16 @@ def _unit(field: Column, name: str, type_: DataType, parse: Debezium) -> Column:
 
 def _bits(raw: Column) -> Column:
     """Returns the number of up to 63 bits, whose bytes are sent from the last to the first."""
-    pairs = F.regexp_extract_all(F.hex(F.try_to_binary(raw, F.lit("base64"))), F.lit("(..)"), 1)
+    pairs = F.regexp_extract_all(F.hex(binary(raw, "base64")), F.lit("(..)"), 1)
     return F.conv(F.array_join(F.reverse(F.when(F.size(pairs) <= 8, pairs)), ""), 16, 10)
 
 
-def _binary(raw: Column, form: str) -> Column:
-    if form == "hex":
-        return F.try_to_binary(raw, F.lit("hex"))
-    return F.try_to_binary(F.translate(raw, "-_", "+/") if form == "base64-url-safe" else raw, F.lit("base64"))
+def _binary(raw: Column, field: Column, parse: Debezium) -> Column:
+    in_base64 = binary(raw, "base64")
+    declared = F.when(~raw.rlike(MAYBE_HEX), in_base64) if parse.binary is None else binary(raw, parse.binary)
+    shape = binary(F.get_json_object(raw, "$.wkb"), "base64")
+    # A text in one of the forms has the type `string` in the schema. Connect writes `bytes` in base64.
+    return F.when(raw.startswith("{"), shape).when(field["type"] == "bytes", in_base64).otherwise(declared)
 
 
 def _texts(placeholder: str) -> list[str]:

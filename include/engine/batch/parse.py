@@ -89,11 +89,15 @@ def _schema_errors(
     return no_schema, validate(schema_registry.schema_id(value), document)
 
 
-def cast_error(name: str, raw: Column, value: Column, type_name: str, shown: Column | None = None) -> Column:
-    """Returns the entry of a value that could not be cast. shown: the raw value as text, if a cast does not make it."""
+def cast_error(
+    name: str, raw: Column, value: Column, type_name: str, shown: Column | None = None, hint: str = ""
+) -> Column:
+    """Returns the entry of a value that could not be cast. shown: the raw value as text, if a cast does not make it.
+    hint: ends the message.
+    """
     is_refused = raw.isNotNull() & value.isNull()
     text = quoted(raw if shown is None else shown)
-    return F.when(is_refused, error(name, F.concat(text, F.lit(f" is no {type_name.upper()}"))))
+    return F.when(is_refused, error(name, F.concat(text, F.lit(f" is no {type_name.upper()}{hint}"))))
 
 
 def error_list(errors: list[Column]) -> Column:

@@ -5,7 +5,7 @@ The format: https://debezium.io/documentation/reference/stable/connectors/postgr
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import BinaryType, StringType, StructType
 
 from include.engine.batch import debezium_places, debezium_values
 from include.engine.batch.debezium_values import FIELD, UNITS, Placeholder
@@ -19,6 +19,10 @@ TOMBSTONE = "tombstone"
 ROW = "MAP<STRING, STRING>"
 # Fields that the transformation ExtractNewRecordState adds to a row.
 FLAT_OP, FLAT_DELETED = "__op", "__deleted"
+NO_ROW = (
+    "no value: it may be all that is sent of a delete. Set delete.tombstone.handling.mode=rewrite, or declare "
+    "tombstones=True if it is rewrite-with-tombstone"
+)
 UNSENT = "the database did not send its value, which is large and unchanged: set REPLICA IDENTITY FULL"
 
 
@@ -34,8 +38,9 @@ def typed(rows: DataFrame, parse: Debezium, schema: StructType, is_partial: bool
     rows = rows.withColumn("_event", F.when(F.col("_problem").isNull(), F.col("_event")))
     rows = rows.withColumn("_row", debezium_values.decoded(F.col("_event.row"), F.col("_event.fields"), schema, parse))
     time = F.col("_event.source.ts_ms")
+    follows_delete = not parse.unwrapped or parse.tombstones
     columns = {
-        "_op": F.when(payload.isNull(), TOMBSTONE).otherwise(F.col("_event.op")),
+        "_op": F.when(payload.isNull(), TOMBSTONE if follows_delete else None).otherwise(F.col("_event.op")),
         "_sequence": debezium_places.place(
             F.col("_event.source"), parse, _type_of_places(parse, schema), F.col("_event.op") == "r"
         ),
@@ -43,7 +48,8 @@ def typed(rows: DataFrame, parse: Debezium, schema: StructType, is_partial: bool
         "_rescued_data": _others(parse),
     }
     is_no_event = F.when(F.col("_problem").isNotNull(), error(parse.column, F.col("_problem")))
-    errors = [is_no_event, *_event_errors(parse, columns["_sequence"])]
+    is_lost_delete = F.when(payload.isNull(), error(parse.column, F.lit(NO_ROW)))
+    errors = [is_no_event, *([] if follows_delete else [is_lost_delete]), *_event_errors(parse, columns["_sequence"])]
     errors.append(cast_error("_database_time", time, columns["_database_time"], "timestamp"))
     placeholder = Placeholder(parse.placeholder)
     for name in parse.into:
@@ -51,7 +57,8 @@ def typed(rows: DataFrame, parse: Debezium, schema: StructType, is_partial: bool
         is_unsent = placeholder.matches(raw)
         sent = F.when(~is_unsent, raw)
         columns[name] = debezium_values.value(sent, _field(name), name, type_, parse)
-        errors.append(cast_error(name, sent, columns[name], type_.simpleString()))
+        hint = debezium_values.FORM_UNKNOWN if type_ == BinaryType() and parse.binary is None else ""
+        errors.append(cast_error(name, sent, columns[name], type_.simpleString(), hint=hint))
         if not is_partial:
             errors.append(F.when(is_unsent, error(name, F.lit(UNSENT))))
     return rows.withColumns(columns | {"_errors": error_list(errors)}).drop("_event", "_row", "_problem")
@@ -148,8 +155,8 @@ def _flat_names(name: str) -> tuple[str, ...]:
 
 
 def _named(fields: Column) -> Column:
-    """Returns the fields whose type has a name, without which it says no more than the value."""
-    return F.filter(fields, lambda item: item["name"].isNotNull())
+    """Returns the fields whose type says more than the value: it has a name, or is bytes."""
+    return F.filter(fields, lambda item: item["name"].isNotNull() | (item["type"] == "bytes"))
 
 
 def _field(name: str) -> Column:

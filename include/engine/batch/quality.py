@@ -16,14 +16,14 @@ from include.engine.tables.commit import CommitMetadata
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken, Unreachable
 from include.rules import ACTIONS, FAILED, Expect, References, Rule, Unique
-from include.spec import CHANGE_RULE, Append, Table, Upsert
+from include.spec import CHANGE_RULE, SEQUENCE_RULE, Append, Table, Upsert
 
 RULES = "_rules"
 HOLDS = "_holds_"
 ANSI = "spark.sql.ansi.enabled"
 ANALYSIS = threading.Lock()
 # Rules that hold for a delete, too, because it is retained.
-NEVER_EXEMPT = (CHANGE_RULE, storable.TIMES)
+NEVER_EXEMPT = (CHANGE_RULE, SEQUENCE_RULE, storable.TIMES)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def with_violations(
             holds |= {name: F.col(DELETED).isNull() | hold for name, hold in holds.items()}
         if TRUNCATES in columns and table and isinstance(table.write, Upsert):
             has_sequence = F.col(TRUNCATES) & F.col(f"`{table.write.sequence_by}`").isNotNull()
-            holds = {name: has_sequence | hold for name, hold in holds.items()}
+            holds = {name: hold if name == SEQUENCE_RULE else has_sequence | hold for name, hold in holds.items()}
         ordered = {rule.name: holds[rule.name] for rule in rules if rule.name in holds}
         rows = rows.select(*[F.col(f"`{column}`") for column in columns], _violations(ordered).alias(RULES))
     for rule in rules:

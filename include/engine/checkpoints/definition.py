@@ -12,6 +12,7 @@ from include.errors import FlowBroken
 from include.lake.object_path import LakePath
 from include.readers import offset_log
 from include.spec import Avro, Debezium, Files, Json, Parse, Table, Transform, ddl
+from include.spec.origin import NOT_SENT
 
 # Fields that change how a flow runs, but not its rows. A flow whose cluster is another one than before is refused.
 NOT_OF_ROWS = ("max_offsets", "max_files", "max_bytes", "in_windows", "refresh_seconds", "cluster", "wait")
@@ -94,9 +95,9 @@ def _newer_values(parse: Parse | None) -> list[dict[str, Any]]:
     if isinstance(parse, Avro | Json) and parse.registry:
         return [_values(parse.registry)]
     if isinstance(parse, Debezium):
-        newer = [option for option in fields(parse) if not option.repr]
-        values = {option.name: getattr(parse, option.name) for option in newer}
-        return [values] if any(values[option.name] != option.default for option in newer) else []
+        values = {"unwrapped": parse.unwrapped, "placeholder": parse.placeholder, "binary": parse.binary or "base64"}
+        values |= {"tombstones": True} if parse.tombstones else {}
+        return [] if values == {"unwrapped": False, "placeholder": NOT_SENT, "binary": "base64"} else [values]
     return []
 
 

@@ -7,6 +7,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
+# Spark would pass over control characters around these.
+INTEGER = r"^\s*+[+-]?\d++\s*$"
+BOOLEAN = r"^\s*+\w++\s*$"
 # Most digits before and behind the point, so that no text makes a number of gigabytes.
 MOST_DIGITS = 400
 # A mantissa and an exponent: the sign, the digits before the point, those behind it, and the exponent.
@@ -20,7 +23,9 @@ UTC = r"(?:Z|[+-]00(?::?00)?)"
 DATE = rf"^\s*+{DAY}(?:[T ]00:00(?::00(?:\.0*)?)?{UTC}?)?\s*$"
 # A date, or a time with up to six digits of a second, and zeros. Spark would drop further digits.
 TIME = rf"{DAY}(?:[T ]\d{{1,2}}:\d{{1,2}}:\d{{1,2}}(?:\.\d{{0,6}}0*)?"
-TIMESTAMP = rf"^\s*+{TIME}\s*(?:(?!z\s*$)[A-Za-z+-].*)?)?\s*$"
+# Java's abbreviations mean other zones to many people: `BST` is in Dhaka, `AST` in Anchorage.
+AMBIGUOUS = r"(?:A[CEGRS]T|B[ES]T|C[ANST]T|E[AC]T|I[ES]T|JST|MIT|N[ES]T|P[LNRS]T|[SV]ST)\s*$"
+TIMESTAMP = rf"^\s*+{TIME}\s*(?:(?!z\s*$|{AMBIGUOUS})[A-Za-z+-][\w/:+-]*+)?)?\s*$"
 # Without a zone there is no other one than UTC.
 TIMESTAMP_NTZ = rf"^\s*+{TIME}{UTC}?)?\s*$"
 # Forms of ISO 8601 that Spark does not read, each with the form that it reads.
@@ -30,8 +35,8 @@ ISO_FORMS = (
     (r"^\s*+(\d{4})(\d{2})(\d{2})(?=T|\s*$)", "$1-$2-$3"),
     (r"^\s*+([\d-]{10}T\d{2})(\d{2})(?=\D|$|\d{2}(?:\D|$))", "$1:$2"),
     (r"^\s*+([\d-]{10}T\d{2}:\d{2})(\d{2})(?=\D|$)", "$1:$2"),
-    (r"^\s*+([\d-]{10}[T ]\d{2})(?![\d:])", "$1:00"),
-    (r"^\s*+([\d-]{10}[T ]\d{2}:\d{2})(?![\d:])", "$1:00"),
+    (r"^\s*+([\d-]{10}[T ]\d{2})(?![\d:.,])", "$1:00"),
+    (r"^\s*+([\d-]{10}[T ]\d{2}:\d{2})(?![\d:.,])", "$1:00"),
     (r"^\s*+([\d-]{10}[T ]\d{2}:\d{2}:\d{2}),(?=\d)", "$1."),
 )
 # What all readers of a table know.
@@ -47,7 +52,7 @@ def cast(raw: Column, type_name: str) -> Column:
     """
     if type_name in INTEGERS:
         integer = F.substring_index(_decimal_text(raw, 0), ".", 1)
-        return F.coalesce(raw.try_cast(type_name), integer.try_cast(type_name))
+        return F.coalesce(F.when(raw.rlike(INTEGER), raw).try_cast(type_name), integer.try_cast(type_name))
     if type_name.startswith("decimal"):
         scale = int(type_name.removesuffix(")").partition(",")[2])
         return _decimal_text(raw, scale).try_cast(type_name)
@@ -57,7 +62,20 @@ def cast(raw: Column, type_name: str) -> Column:
         return F.when((F.abs(number) != float("inf")) | raw.rlike("(?i)inf"), number)
     if type_name in TIMES:
         return within_years(_iso_text(raw, TIMES[type_name]).try_cast(type_name), type_name)
+    if type_name == "boolean":
+        return F.when(raw.rlike(BOOLEAN), raw).try_cast(type_name)
     return raw.try_cast(type_name)
+
+
+def binary(raw: Column, form: str) -> Column:
+    """Returns the bytes that a text writes in a form of `BINARY_FORMS`; NULL unless it is how they are written."""
+    if form == "hex":
+        content = F.try_to_binary(raw, F.lit("hex"))
+        return F.when(F.hex(content) == F.upper(raw), content)
+    text = F.translate(raw, "-_", "+/") if form == "base64-url-safe" else raw
+    content = F.try_to_binary(text, F.lit("base64"))
+    # Spark also reads spaces, and bits behind the last byte. It divides what it writes into lines.
+    return F.when(F.translate(F.base64(content), "\r\n", "") == text, content)
 
 
 def within_years(time: Column, type_name: str) -> Column:

@@ -108,7 +108,7 @@ def test_rows_that_debezium_has_unwrapped_are_merged_and_their_tombstones_change
     deleted = {"id": 2, "name": None, "__op": "d", "__deleted": "true", "__source_lsn": 6}
     late = {"id": 2, "name": "late", "__op": "u", "__deleted": "false", "__source_lsn": 5}
     batches = [[json.dumps(row).encode() for row in rows], [json.dumps(deleted).encode(), None]]
-    parse = Debezium("value", into=("id", "name"), unwrapped=True)
+    parse = Debezium("value", into=("id", "name"), unwrapped=True, tombstones=True)
     schema = "id INT, name STRING, _sequence BIGINT"
     table = merge(parse, schema, CHANGES, *batches, [json.dumps(late).encode()])
     assert [(row["id"], row["name"]) for row in rows_of(table.name)] == [(1, "b")]

@@ -116,6 +116,30 @@ def test_a_change_is_quarantined_if_a_value_that_could_not_be_typed_decides_whet
     assert (result.quarantined, result.outcomes["stale"]) == (1, 1)
 
 
+def test_a_change_that_no_later_one_could_overtake_is_quarantined(spark, tmp_path):
+    write = Upsert(("id",), sequence_by="seq", deletes="op = 'd'", truncates="op = 't'")
+    table = replace(table_of(write), schema="id INT, place STRING, seq DOUBLE")
+    batches = BatchWriter(spark, tmp_path, "id INT, place STRING, seq DOUBLE, op STRING")
+    nan, infinite = float("nan"), float("inf")
+    batches.write(
+        table,
+        [
+            (1, "north", nan, "u"),
+            (1, "east", infinite, "u"),
+            (1, "south", 1.0, "u"),
+            (2, "west", -infinite, "u"),
+            (2, None, nan, "d"),
+            (None, None, nan, "t"),
+            (3, None, None, "u"),
+        ],
+    )
+    assert rows(table, "id", "place") == [(1, "south"), (2, "west")]
+    batches.write(table, [(1, "late", 0.5, "u"), (2, "newer", 0.0, "u")])
+    assert rows(table, "id", "place") == [(1, "south"), (2, "newer")]
+    broken = sorted(rule for row in rows_of(table.quarantine) for rule in row["_rules"])
+    assert broken == ["key and sequence not null", *["sequence can be overtaken"] * 4]
+
+
 def test_a_partial_change_sets_only_what_it_brings(batches):
     table = table_of(Upsert(("id",), sequence_by="seq", deletes="op = 'd'", partial=True))
     batches.write(table, [(1, "north", None, 1, "c"), (1, None, "wild", 5, "u")])

@@ -12,6 +12,7 @@ from include.engine import struct_type
 from include.engine.batch import parse, parse_debezium
 from include.engine.files import batch_of_files, file_headers
 from include.engine.tables import create_table
+from include.engine.values.cast import cast
 from include.spec import Cast, Debezium, Json
 from tests.support import odd_documents
 from tests.support.flows import FULL
@@ -123,3 +124,43 @@ def test_cells_of_csv_files(spark: SparkSession, documents, texts):
     typed = parse.typed(records, SimpleNamespace(), Cast(into=FIELDS), struct_type.from_ddl(SCHEMA))
     for row, fields in zip(collected(typed, "_index"), rows, strict=True):
         check(row, fields, documents.times, str(fields))
+
+
+NOTHING: dict[str, str] = {}
+# By text, the value as text of each type that can hold it.
+FORMS: dict[str, dict[str, str]] = {
+    **dict.fromkeys(("1_000", "0x10", "5L", "5d", "٣", "３", "1٣", "--5", "1,000", "1 000", "", " "), NOTHING),
+    **dict.fromkeys(("5\x00", "\x005", "\x01 5", "\x1f5", "5\x7f", "\xa05", "\u30005", "\ufeff5", "5\u2028"), NOTHING),
+    "+5": {"bigint": "5", "decimal(10,2)": "5.00", "double": "5.0"},
+    ".5": {"decimal(10,2)": "0.50", "double": "0.5"},
+    "5.": {"bigint": "5", "decimal(10,2)": "5.00", "double": "5.0"},
+    "\t5\n": {"bigint": "5", "decimal(10,2)": "5.00", "double": "5.0"},
+    "-0": {"bigint": "0", "decimal(10,2)": "0.00", "double": "-0.0"},
+    "1e400": NOTHING,
+    "15e-1": {"decimal(10,2)": "1.50", "double": "1.5"},
+    "-Infinity": {"double": "-Infinity"},
+    "TRUE": {"boolean": "true"},
+    " yes ": {"boolean": "true"},
+    **dict.fromkeys(("\x00true", "true\x1f", "tru", "on"), NOTHING),
+    **dict.fromkeys(("2024-02-30", "2024-13-01", "2024-W01-1", "2024-001", "2024-01", "٢٠٢٤-01-01"), NOTHING),
+    **dict.fromkeys(("2024-01-01T24:00:00", "2016-12-31T23:59:60Z", "2024-01-01\x00", "2024-01-01T12:00\x00"), NOTHING),
+    **dict.fromkeys(("2024-01-01T12:00:00Z\x00", "2024-01-01T12:00:00+18:01", "2024-01-01T12:00:00 Z x"), NOTHING),
+    # A fraction of an hour or of a minute is none of a second.
+    **dict.fromkeys(("2024-01-01T12.5", "2024-01-01T12,5Z", "2024-01-01T12:00,5", "2024-01-01T12:00.25Z"), NOTHING),
+    # Names that stand for several zones.
+    **dict.fromkeys(("2024-07-01 12:00:00 BST", "2024-07-01 12:00:00 IST", "2024-07-01 12:00:00 CST"), NOTHING),
+    "2024-07-01t12:00:00z": dict.fromkeys(("timestamp", "timestamp_ntz"), "2024-07-01 12:00:00"),
+    "2024-07-01T12:00:00,5": dict.fromkeys(("timestamp", "timestamp_ntz"), "2024-07-01 12:00:00.5"),
+    "2024-07-01T12:00:00-18:00": {"timestamp": "2024-07-02 06:00:00"},
+    "2024-07-01 12:00:00 Europe/Berlin": {"timestamp": "2024-07-01 10:00:00"},
+    "2024-07-01 12:00:00 GMT+1": {"timestamp": "2024-07-01 11:00:00"},
+}
+
+
+def test_no_part_of_a_text_is_passed_over_and_none_means_two_things(spark: SparkSession):
+    types = ("bigint", "decimal(10,2)", "double", "boolean", "timestamp", "timestamp_ntz", "date")
+    rows = spark.createDataFrame([(text,) for text in FORMS], "raw STRING").coalesce(1)
+    values = [cast(F.col("raw"), type_name).cast("string").alias(type_name) for type_name in types]
+    found = {row["raw"]: row.asDict() for row in rows.select("raw", *values).collect()}
+    expected = {text: {"raw": text, **dict.fromkeys(types), **values} for text, values in FORMS.items()}
+    assert found == expected

@@ -2,6 +2,9 @@
 
 import base64
 import json
+import random
+import string
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal, localcontext
 from typing import Any
@@ -11,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from include.engine import struct_type
 from include.engine.batch import parse_debezium
-from include.engine.batch.parse_debezium import UNSENT
+from include.engine.batch.debezium_values import FORM_UNKNOWN
+from include.engine.batch.parse_debezium import NO_ROW, UNSENT
 from include.spec import Debezium
 
 ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>>"
@@ -247,12 +251,65 @@ def test_a_value_that_was_not_sent_is_recognized_in_each_form(spark, placeholder
     assert [(row["data"] is None, row["_errors"]) for row in partial[: len(forms)]] == [(True, [])] * len(forms)
 
 
-def test_bytes_are_read_in_the_form_that_is_declared(spark):
-    values = [event({"data": text}) for text in ("+/8=", "-_8=", "fbff")]
-    expected = {"base64": [b"\xfb\xff", None], "base64-url-safe": [b"\xfb\xff", b"\xfb\xff"]}
-    for form, data in expected.items():
-        assert [row["data"] for row in typed(spark, values[:2], "data BINARY", binary=form)] == data
-    assert typed(spark, values, "data BINARY", binary="hex")[2]["data"] == b"\xfb\xff"
+def of_base64(text: str) -> bytes | None:
+    """The bytes of a text that Python's own `base64` reads, and writes in the same way."""
+    with suppress(ValueError):
+        content = base64.b64decode(text, validate=True)
+        return content if base64.b64encode(content).decode() == text else None
+    return None
+
+
+def of_hex(text: str) -> bytes | None:
+    with suppress(ValueError):
+        return bytes.fromhex(text) if not text.strip(string.hexdigits) else None
+    return None
+
+
+def test_bytes_are_exact_in_the_form_that_is_declared_or_null_with_an_entry(spark):
+    pick = random.Random(7)
+    contents = [pick.randbytes(size) for size in [*range(40), 57, 58, 1_000]] + [bytes(size) for size in range(7)]
+    texts = [base64.b64encode(content).decode() for content in contents] + [content.hex() for content in contents]
+    texts += (
+        [text.rstrip("=") for text in texts[:9]] + [text[1:] for text in texts] + [f"{text}=" for text in texts[:9]]
+    )
+    texts += [
+        "QR==",
+        "QUJ=",
+        "QQ==QQ==",
+        "Q",
+        "=",
+        "====",
+        "QU\nJD",
+        " QUJD",
+        "QUJD ",
+        "QUJ\x00",
+        "QÜJD",
+        "ＱＵＪＤ",
+        "٣٣",
+    ]
+    texts += ["abc", "0xab", "\\xab", "ab cd", "AbCd", "deadbeef", "DEADBEEF", "AAAA", "0000", "+/8=", "-_8=", "fbff"]
+    events = [event({"data": text}) for text in texts]
+    of_url_safe = {text: of_base64(text.translate(str.maketrans("-_", "+/"))) for text in texts}
+    # Without a declaration, a text that may be hex is not taken for base64.
+    of_either = {text: None if text and not text.strip("0123456789abcdef") else of_base64(text) for text in texts}
+    forms = {"base64": of_base64, "hex": of_hex, "base64-url-safe": of_url_safe.get, None: of_either.get}
+    for form, expected in forms.items():
+        rows = typed(spark, events, "data BINARY", binary=form)
+        for text, row in zip(texts, rows, strict=True):
+            assert row["data"] == expected(text), (form, text)
+            assert [field for field, _ in row["_errors"]] == ["data"] * (row["data"] is None), (form, text)
+    assert rows[texts.index("deadbeef")]["_errors"][0][1] == f"'deadbeef' is no BINARY{FORM_UNKNOWN}"
+
+
+def test_the_schema_of_an_event_says_that_bytes_are_in_base64_and_a_shape_always_is(spark):
+    values = [
+        described({}, {"data": "deadbeef"}).replace('"fields": []', '"fields": [{"type": "bytes", "field": "data"}]')
+    ]
+    values += [event({"data": {"wkb": "deadbeef", "srid": None}})]
+    for form in ("base64-url-safe", "hex", None):
+        rows = typed(spark, values, "data BINARY", binary=form)
+        assert [row["data"] for row in rows] == [base64.b64decode("deadbeef")] * 2
+        assert [row["_errors"] for row in rows] == [[], []]
 
 
 @pytest.mark.parametrize(
@@ -344,7 +401,9 @@ def test_a_row_that_debezium_has_unwrapped_becomes_a_typed_change(spark):
         event({"id": 1}),
         "[1]",
     ]
-    rows = typed(spark, values, "id INT, at TIMESTAMP", unwrapped=True)
+    [alone] = typed(spark, [None], "id INT", unwrapped=True)
+    assert (alone["_op"], alone["_errors"]) == (None, [("value", NO_ROW)])
+    rows = typed(spark, values, "id INT, at TIMESTAMP", unwrapped=True, tombstones=True)
     assert [(row["_op"], row["_sequence"], row["_rescued_data"]) for row in rows] == [
         ("c", 5, '{"__table":"t","x":"1"}'),
         ("d", 6, None),

@@ -249,7 +249,13 @@ def test_a_definition_of_debezium_is_that_of_older_releases_until_it_uses_a_newe
     assert repr(parse) == older
     table = replace(TABLE, parse=parse)
     assert rows_fingerprint(table) == rows_fingerprint(replace(TABLE, parse=replace(parse, binary="base64")))
-    changes = ({"unwrapped": True}, {"placeholder": "none"}, {"binary": "hex"}, {"integer_times": {"amount": "millis"}})
+    changes = (
+        {"unwrapped": True},
+        {"placeholder": "none"},
+        {"binary": "hex"},
+        {"tombstones": True},
+        {"integer_times": {"amount": "millis"}},
+    )
     others = [replace(TABLE, parse=replace(parse, **change)) for change in changes]
     for of in (rows_fingerprint, fingerprint):
         assert len({of(each) for each in (table, *others)}) == 1 + len(others)
