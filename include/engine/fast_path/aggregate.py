@@ -84,7 +84,7 @@ class Aggregator:
         starts: Starts = set()
         for file in files:
             times = micros(parquet.read_table(data_files.readable(path / file.path), columns=[bucket.of]), bucket.of)
-            starts |= {None if time is None else time // (width * 1_000_000) * width for time in times}
+            starts |= _starts(times, width)
         return starts
 
     def _source_rows(self, spark: SparkSession, starts: Starts, version: int, bucket: Bucket) -> pa.Table:
@@ -180,25 +180,33 @@ class Aggregator:
     def _candidates(self, transaction: Transaction, starts: Starts, bucket: Bucket) -> list[tuple[str, int]]:
         """Returns the files that may hold rows of these buckets, by their statistics, with their sizes."""
         actions = pa.table(self._open(self._table.name, transaction.read_version).get_add_actions(flatten=True))
-        names = (f"min.{bucket.name}", f"max.{bucket.name}", f"null_count.{bucket.name}")
-        bounds = [micros(actions, name) if name in actions.column_names else None for name in names[:2]]
-        nulls = actions.column(names[2]).to_pylist() if names[2] in actions.column_names else None
-        spans = _spans(starts, bucket.unit)
-        files = []
-        for index, (path, size) in enumerate(
-            zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True)
-        ):
-            least, greatest = (None if bound is None else bound[index] for bound in bounds)
-            holds_null = None in starts and (nulls is None or nulls[index] != 0)
-            # The maximum may be truncated to milliseconds.
-            is_near = (
-                least is None
-                or greatest is None
-                or any(begin <= greatest + 1_000 and least < end for begin, end in spans)
-            )
-            if holds_null or is_near:
-                files.append((path, size))
-        return files
+        return _files_near(actions, starts, bucket)
+
+
+def _starts(times: list[int | None], width: int) -> Starts:
+    """Returns the starts of the buckets of these times, in seconds since 1970. width: of a bucket, in seconds."""
+    return {None if time is None else time // (width * 1_000_000) * width for time in times}
+
+
+def _files_near(actions: pa.Table, starts: Starts, bucket: Bucket) -> list[tuple[str, int]]:
+    """Returns path and size of the files that may hold rows of these buckets. actions: flattened."""
+    names = (f"min.{bucket.name}", f"max.{bucket.name}", f"null_count.{bucket.name}")
+    bounds = [micros(actions, name) if name in actions.column_names else None for name in names[:2]]
+    nulls = actions.column(names[2]).to_pylist() if names[2] in actions.column_names else None
+    spans = _spans(starts, bucket.unit)
+    files = []
+    for index, (path, size) in enumerate(
+        zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True)
+    ):
+        least, greatest = (None if bound is None else bound[index] for bound in bounds)
+        holds_null = None in starts and (nulls is None or nulls[index] != 0)
+        # The maximum may be truncated to milliseconds.
+        is_near = (
+            least is None or greatest is None or any(begin <= greatest + 1_000 and least < end for begin, end in spans)
+        )
+        if holds_null or is_near:
+            files.append((path, size))
+    return files
 
 
 def _unchanged_keys(rows: pa.Table, stored: list[pa.Table], keys: tuple[str, ...]) -> set[Key]:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from itertools import chain
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +16,7 @@ from include.engine.fast_path import checked_rows, data_file
 from include.engine.fast_path.companion import Companion
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import NotSupported
-from include.engine.fast_path.known_keys import KnownKeys, is_comparable, keys_of, micros
+from include.engine.fast_path.known_keys import Key, KnownKeys, is_comparable, keys_of, micros
 from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables.commit import CommitMetadata
 from include.spec import Append, Table
@@ -96,15 +95,7 @@ class Appender:
         self._known_keys.at(transaction.read_version)
         times, keys = micros(rows, self._known_keys.moment), keys_of(rows, self._write.unique)
         self._known_keys.load(time for time in times if time is not None)
-        keys_of_batch: set[tuple[Any, ...]] = set()
-        is_new = []
-        for key, time in zip(keys, times, strict=True):
-            if time is None or None in key:
-                is_new.append(True)
-                continue
-            is_new.append(key not in keys_of_batch and not self._known_keys.repeats(key, time))
-            keys_of_batch.add(key)
-        return rows.filter(pa.array(is_new, pa.bool_()))
+        return rows.filter(pa.array(_are_new(keys, times, self._known_keys), pa.bool_()))
 
     def _file(self, transaction: Transaction, parts: Iterable[pa.Table]) -> DataFile | None:
         """Writes a data file; returns None if there are no rows."""
@@ -117,6 +108,19 @@ class Appender:
     def _commit(self, transaction: Transaction, file: DataFile | None, metadata: CommitMetadata, reads: bool) -> None:
         adds, rows = ([file.added()], file.rows) if file else ([], 0)
         transaction.append(adds, json.dumps(asdict(metadata)), (metadata.txn_app_id, metadata.batch), rows, reads)
+
+
+def _are_new(keys: list[Key], times: list[int | None], known_keys: KnownKeys) -> list[bool]:
+    """Returns for each row whether neither the table nor a row before it holds its identity."""
+    keys_of_batch: set[Key] = set()
+    are_new = []
+    for key, time in zip(keys, times, strict=True):
+        if time is None or None in key:
+            are_new.append(True)
+            continue
+        are_new.append(key not in keys_of_batch and not known_keys.repeats(key, time))
+        keys_of_batch.add(key)
+    return are_new
 
 
 def _in_order(rows: pa.Table, write: Append) -> pa.Table:

@@ -101,21 +101,7 @@ class Merger:
         """Returns the files that may hold rows of these keys, by the statistics of the first key, with their sizes."""
         self._open_table = table_at_version.at_version(self._table.name, self._open_table, transaction.read_version)
         actions = pa.table(self._open_table.get_add_actions(flatten=True))
-        files = list(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
-        name = self._write.keys[0]
-        bounds = [f"min.{name}", f"max.{name}"]
-        if not set(bounds) <= set(actions.column_names) or pa.types.is_timestamp(changes.schema.field(name).type):
-            # The greatest time may be truncated to milliseconds.
-            return files
-        try:
-            values = sorted(set(changes.column(name).to_pylist()))
-        except (ValueError, OverflowError):
-            # Python does not know such a date or text.
-            return files
-        pairs = zip(*(actions.column(bound).to_pylist() for bound in bounds), strict=True)
-        return [
-            file for file, (least, greatest) in zip(files, pairs, strict=True) if _overlaps(values, least, greatest)
-        ]
+        return _files_near(actions, self._write.keys[0], changes)
 
     def _read_and_merge(
         self, transaction: Transaction, changes: pa.Table, keys: set[Key], last_commit: tuple[int, int] | None
@@ -171,6 +157,22 @@ class Merger:
         replaced_files.commit_replacement(
             transaction, stored, rows, changed, columns, metadata, _merge_metrics(rows_of_changed)
         )
+
+
+def _files_near(actions: pa.Table, name: str, changes: pa.Table) -> list[tuple[str, int]]:
+    """Returns path and size of the files that may hold a value of this column of the changes. actions: flattened."""
+    files = list(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
+    bounds = [f"min.{name}", f"max.{name}"]
+    if not set(bounds) <= set(actions.column_names) or pa.types.is_timestamp(changes.schema.field(name).type):
+        # The greatest time may be truncated to milliseconds.
+        return files
+    try:
+        values = sorted(set(changes.column(name).to_pylist()))
+    except (ValueError, OverflowError):
+        # Python does not know such a date or text.
+        return files
+    pairs = zip(*(actions.column(bound).to_pylist() for bound in bounds), strict=True)
+    return [file for file, (least, greatest) in zip(files, pairs, strict=True) if _overlaps(values, least, greatest)]
 
 
 def _rows_by_key(parts: list[pa.Table], columns: tuple[str, ...]) -> dict[Key, Rows]:
