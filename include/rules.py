@@ -50,7 +50,7 @@ class References:
 
     NULL fails. Table files write `references(...)`.
 
-    wait: the first batch waits until the flows above the table have read once what their sources held at that time.
+    wait: the first batch with rows waits until the flows above the table have read once what their sources held then.
     """
 
     name: str

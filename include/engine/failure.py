@@ -34,6 +34,8 @@ CURABLE = (
     "TASK_WRITE_FAILED",
     "PATH_NOT_FOUND",
 )
+# A table that a query reads has other columns than when the query started.
+COLUMNS_CHANGED = "DELTA_SCHEMA_CHANGED"
 # Conditions that only say where an error came up.
 WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "TASK_WRITE_FAILED")
 READ_AGAIN = "move its table away and action reset checkpoint reads all of its source into a new one"

@@ -1,7 +1,7 @@
-"""Holds back a flow's first batch until the tables it looks into have been loaded once.
+"""Holds back a flow's first rows until the tables it looks into have been loaded once.
 
 With full topics, all flows begin at the same time. Without this, the rows of the first batches would find no partner,
-and keep none.
+and keep none. A batch without rows looks for none: on a new platform, nothing has arrived yet.
 """
 
 import time
@@ -90,6 +90,12 @@ class FirstLoad:
 
     def _writers(self, table: str) -> Iterator[str]:
         return (flow.flow for flow in self._upstream if flow.name == table)
+
+
+def has_begun(table: Table) -> bool:
+    """Whether rows of the flow's source are in its table, or in its quarantine."""
+    names = filter(settings().is_stored, (table.name, table.quarantine))
+    return any(stored_table.open_table(name).count() for name in names)
 
 
 def life_of(table: Table, generation: int) -> str:

@@ -17,7 +17,7 @@ class Lookup:
     at: for a history (scd=2), a column of the source in the type of `sequence_by`: takes the row that was valid then.
     current: for a history, takes the current row instead.
     refresh_seconds: how long the flow uses a version before it reads the newest one.
-    wait: the first batch waits until the flows above the table have read once what their sources held at that time.
+    wait: the first batch with rows waits until the flows above the table have read once what their sources held then.
     """
 
     table: str

@@ -65,3 +65,44 @@ def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_c
     append(f"bronze.{name}_shops", [{"shop": 1, "city": "moved", "at": 2}], SHOPS)
     run_once(replace(sales))
     assert len(rows_of(sales.name)) == 101
+
+
+def test_on_a_new_platform_the_first_rows_wait_and_not_a_batch_without_rows(
+    name, append, driver, run_once, ask, monkeypatch
+):
+    """`make up` comes before the first message, and the rows of the looked-up table may come more slowly."""
+    shops = Table(
+        name=f"silver.{name}_shops",
+        comment="shops",
+        source=Delta(f"bronze.{name}_shops"),
+        schema=SHOPS,
+        write=Upsert(("shop",), sequence_by="at"),
+    )
+    sales = Table(
+        name=f"silver.{name}",
+        comment="sales with their cities",
+        source=Delta(f"bronze.{name}"),
+        schema="sale INT, shop INT, city STRING",
+        lookups=(Lookup(shops.name, on="shop", columns=("city",), refresh_seconds=0),),
+    )
+    tables = Catalog({table.name: table for table in (shops, sales)})
+    monkeypatch.setattr(catalog, "load", lambda: tables)
+    append(f"bronze.{name}_shops", [], SHOPS)
+    append(f"bronze.{name}", [], SALES)
+    run_once(shops)
+    # Its batch is committed, and another driver begins where this one ends.
+    run_once(sales)
+    append(f"bronze.{name}_shops", [{"shop": shop, "city": f"city {shop}", "at": 1} for shop in range(9)], SHOPS)
+    append(f"bronze.{name}", [{"sale": sale, "shop": sale % 9} for sale in range(90)], SALES)
+    ask(Action.STOP, shops)
+    with driver(shops, sales) as running:
+
+        def is_waiting() -> bool:
+            state = supervision.preview(running.engine, name, [sales.flow])[sales.flow][1].state
+            return state is State.WAITING
+
+        wait_until(is_waiting, 120)
+        ask(Action.START, shops)
+        wait_until(lambda: has_rows(sales), 120)
+    assert {row["city"] for row in rows_of(sales.name)} == {f"city {shop}" for shop in range(9)}
+    assert len(rows_of(sales.name)) == 90

@@ -2,16 +2,19 @@
 
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from deltalake import DeltaTable
+from sqlalchemy import select
 
 from include import catalog
 from include.catalog import Catalog
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
-from include.engine.stream import trigger_clock, trigger_times
+from include.control.store.schema import runs
+from include.engine.stream import flow, trigger_clock, trigger_times
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.flows import Driver, rows_of, wait_for_rows
@@ -90,6 +93,24 @@ def test_each_hop_begins_when_the_one_above_has_committed(name, driver, raw):
         raw(2)
         begin(running_driver, bronze)
         wait_for_rows(gold, 2)
+
+
+def test_a_flow_that_waits_for_its_interval_shows_that_it_is_alive(name, driver, raw, monkeypatch):
+    monkeypatch.setattr(flow, "SILENT_SECONDS", 0)
+    bronze = table(f"bronze.{name}", raw(1), interval_seconds=NEVER)
+    with driver(bronze) as running_driver:
+        wait_for_rows(bronze, 1)
+        wait_until_idle(running_driver, bronze)
+
+        def sign_at() -> float:
+            with database.reading(running_driver.engine) as connection:
+                return connection.execute(select(runs.c.sign_at).where(runs.c.flow == bronze.flow)).scalar_one() or 0.0
+
+        def has_new_sign(last_sign_at: float) -> bool:
+            return sign_at() > last_sign_at
+
+        for _ in range(3):
+            wait_until(partial(has_new_sign, sign_at()), 15)
 
 
 def test_a_flow_with_a_longer_interval_than_its_source_gathers_several_commits(name, driver, raw):

@@ -18,6 +18,7 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.lock import LockRequest
 from include.control.orders import Order
 from include.control.store import database
+from include.engine import failure
 from include.engine.batch import batch, prepare, read
 from include.engine.batch.batch import FlowContext, SourceRowsNeeded
 from include.engine.checkpoints.checkpoint import Checkpoint, add_topics
@@ -97,6 +98,16 @@ class Flow:
         if self._thread is None:
             self._thread = self.query._jsq.streamingQuery().queryExecutionThread()
         return bool(self._thread.isAlive())
+
+    @property
+    def starts_again(self) -> bool:
+        """Whether its query has ended because it needs another plan. A query that fails at its source's columns before
+        its first batch would fail again.
+        """
+        if self.needs_new_plan or self.batch is None or self.query.exception() is None:
+            return self.needs_new_plan
+        error = failure.of_query(self.table.flow, self.query, self.error)
+        return getattr(error, "error", "").startswith(failure.COLUMNS_CHANGED)
 
     @property
     def silent_seconds(self) -> float:
@@ -185,7 +196,7 @@ def start(
     def write(rows: DataFrame, batch_id: int) -> None:
         flow.batch = batch_id
         try:
-            may_begin = batch_id <= claim.written or _await_first_load(load, renewer, flow, may_wait)
+            may_begin = batch_id <= claim.written or _await_first_load(load, rows, renewer, flow, may_wait)
             if not may_begin or not renewer.enter(lock_request, flow.poll_gate, flow.order):
                 flow.is_stopped_at_gate = True
                 raise InterruptedError(f"{table.flow} was asked to stop")
@@ -226,18 +237,21 @@ def start(
 
 
 def _first_load(table: Table, claim: Checkpoint) -> FirstLoad | None:
-    """Returns what the flow's first batch waits for; None for a flow that does not wait."""
+    """Returns what the flow's first batch with rows waits for; None for a flow that does not wait."""
     engine = database.connect(settings().control_url)
     # A full refresh, whose shadow table is in no layer, is of a table that has waited.
-    if table.layer not in LAYERS or not first_load.tables_of(table) or claim.last_commit is not None:
+    has_begun = claim.last_commit is not None and first_load.has_begun(table)
+    if table.layer not in LAYERS or not first_load.tables_of(table) or has_begun:
         first_loads.forget(engine, table.flow)
         return None
     return FirstLoad(engine, catalog.load(), table, first_load.life_of(table, claim.generation))
 
 
-def _await_first_load(load: FirstLoad | None, renewer: LeaseRenewer, flow: Flow, may_wait: bool) -> bool:
-    """Waits until the flow may write its first batch. Returns False if it must stop."""
-    if load is None or flow.has_loaded:
+def _await_first_load(
+    load: FirstLoad | None, rows: DataFrame, renewer: LeaseRenewer, flow: Flow, may_wait: bool
+) -> bool:
+    """Waits until the flow may write its first batch with rows. Returns False if it must stop."""
+    if load is None or flow.has_loaded or rows.isEmpty():
         return True
     deadline = math.inf if may_wait else time.monotonic() + BY_HAND_SECONDS
     flow.has_loaded = renewer.wait(

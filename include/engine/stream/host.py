@@ -56,13 +56,13 @@ class Host:
         for table in tables:
             orders.begin(self._engine, [table.flow], by_hand=True)
             error = self._start(table.flow, current_orders.of[table.flow], once=True, table=table)
-            while error is None and (self._flows[table.flow].is_alive or self._flows[table.flow].needs_new_plan):
+            while error is None and (self._flows[table.flow].is_alive or self._flows[table.flow].starts_again):
                 self._send_heartbeats()
                 self._progress.keep(self._flows[table.flow])
                 # `_close` returns the error.
                 with suppress(StreamingQueryException):
                     self._flows[table.flow].query.awaitTermination(POLL_SECONDS)
-                if self._flows[table.flow].needs_new_plan and not self._flows[table.flow].is_alive:
+                if not self._flows[table.flow].is_alive and self._flows[table.flow].starts_again:
                     error = self._start_again(table.flow)
             # Not the flow itself: the frame stands in the traceback of an error, which outlives the flow.
             result = self._result(table.flow)
@@ -151,11 +151,13 @@ class Host:
             # A query that cannot be stopped may still write, so it keeps its lease; the other flows go on.
             return None
         is_wanted = not is_ending and order == running.order
-        return self._start_again(name) if running.needs_new_plan and is_wanted else self._close(name)
+        return self._start_again(name) if is_wanted and running.starts_again else self._close(name)
 
     def _start_again(self, name: str) -> SluiceError | None:
         """Starts a flow whose query has ended, under the same lease; returns the error that prevents that, if any."""
         ended_flow = self._flows.pop(name)
+        if not ended_flow.needs_new_plan:
+            print(f"sluice: {name} starts again, as its source has other columns now", file=sys.stderr, flush=True)
         self._progress.end(ended_flow)
         ended_flow.close()
         error = self._start(name, ended_flow.order, ended_flow.once, ended_flow.table, ended_flow.isolates)
@@ -242,9 +244,13 @@ class Host:
                 self._pending_writes.pop(0)
 
     def _send_heartbeats(self) -> None:
-        if alive := [name for name, running in self._flows.items() if running.has_progressed()]:
+        if alive := [name for name, running in self._flows.items() if running.has_progressed() or self._pauses(name)]:
             with suppress(Unreachable):
                 orders.report_progress(self._engine, alive, self._pacer.intervals())
+
+    def _pauses(self, name: str) -> bool:
+        """Whether the flow has nothing to do on purpose, for longer than one that hangs would be noticed."""
+        return self._flows[name].silent_seconds > flow.SILENT_SECONDS and self._pacer.is_pausing(name)
 
     def _read_orders(self, names: list[str]) -> None:
         """Reads the orders; keeps the last ones while the database is unreachable."""

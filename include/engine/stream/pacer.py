@@ -89,6 +89,15 @@ class Pacer:
                 for flow, trigger in self._triggers.items()
             }
 
+    def is_pausing(self, flow: str) -> bool:
+        """Whether the flow's query waits for a trigger that is not due yet."""
+        with self._changed:
+            trigger = self._triggers.get(flow)
+            if trigger is None or trigger.query is None or trigger.clock is None:
+                return False
+            query, is_due_later = trigger.query, trigger.due_at() > time.monotonic()
+        return is_due_later and not query.status["isTriggerActive"]
+
     def stop(self) -> None:
         """Stops the pacer's thread; it fires no trigger after that."""
         with self._changed:
@@ -147,6 +156,8 @@ class Pacer:
     def _fire(self, trigger: FlowTrigger) -> None:
         if trigger.clock:
             trigger.fire()
+            with self._changed:
+                self._set_intervals()
             return
         assert trigger.query
         trigger.clock = trigger_clock.take(self._spark, trigger.query, _first_seconds(trigger.table))

@@ -97,7 +97,10 @@ class FlowTrigger:
         if self.writers or (isinstance(self._log, Path) and not self.has_begun_batch):
             # Another driver or job may commit to its source. In a store, each check would cost a request.
             return max(self.checked_at, self.began_at) + declared_seconds
-        return self.fired_at + max(self.interval_seconds, 0.0 if self.has_begun_batch else self.idle_seconds)
+        if self.has_begun_batch:
+            return self.fired_at + self.interval_seconds
+        # Under load, batches are far apart. A look that finds no rows costs little, and need not wait as long.
+        return max(self.began_at + self.interval_seconds, self.fired_at + max(declared_seconds, self.idle_seconds))
 
     def is_due(self) -> bool:
         """Returns whether its next trigger is due. Notes the time of the check."""
