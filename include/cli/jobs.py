@@ -13,7 +13,7 @@ import typer
 from sqlalchemy import Engine
 
 from include import catalog
-from include.cli.output import Json, Limit, moment, print_json, print_lines
+from include.cli.output import FlowName, Json, Limit, TableName, moment, print_json, print_lines
 from include.control import vacuum_holds
 from include.control.jobs import backfills, rewinds, stale_tables, windows
 from include.control.jobs.backfills import Backfill
@@ -29,7 +29,7 @@ from include.recovery.backfills import stale_words
 from include.recovery.reset_preview import ResetPreview
 from include.settings import settings
 
-OfTable = Annotated[str | None, typer.Argument(help="Of this table only.")]
+OfTable = Annotated[str | None, typer.Argument(metavar="TABLE", help="Of this table only.")]
 Reader = Annotated[str, typer.Option("--name", metavar="WHO", help="The reader, by a name of its own.")]
 
 
@@ -195,7 +195,7 @@ def _rewind_lines(rewind: Rewind) -> Iterator[str]:
 
 
 def show_rewind(
-    table: str,
+    table: TableName,
     to: Annotated[str, typer.Argument(metavar="MOMENT", help="ISO 8601: 2026-03-01T12:00:00Z; UTC without a zone.")],
     as_json: Json = False,
 ) -> None:
@@ -210,7 +210,7 @@ def show_rewind(
         raise UsageError(f"{plan.table} cannot be put back to {to}: the lines above say why")
 
 
-def show_rebuild(flow: str, as_json: Json = False) -> None:
+def show_rebuild(flow: FlowName, as_json: Json = False) -> None:
     """Preview what `reset checkpoint` of a flow would do now. Nothing is written."""
     preview = reset_preview.plan(catalog.load().flow(flow))
     if as_json:
@@ -234,7 +234,7 @@ def reset_lines(preview: ResetPreview) -> Iterator[str]:
     yield f"  nothing was written; to do it: airflow dags trigger control.stream -c '{configuration}'"
 
 
-def show_plan(table: str, as_json: Json = False) -> None:
+def show_plan(table: TableName, as_json: Json = False) -> None:
     """Preview what a window of a table would do now, and who holds VACUUM back."""
     tables = catalog.load()
     owner = tables.owner(table)
@@ -255,7 +255,7 @@ def _survey_as_json(survey: table_state.TableSurvey) -> dict[str, object]:
 
 
 def hold(
-    table: str,
+    table: TableName,
     version: Annotated[int, typer.Option(metavar="N", help="The oldest version that the reader needs.")],
     hours: Annotated[float, typer.Option(metavar="H", help="For so long from now on.")],
     name: Reader,
@@ -274,7 +274,7 @@ def hold(
     print(f"{table} keeps version {version} and every later one for {name}, for {hours:g} h from now on")
 
 
-def release_hold(table: str, name: Reader) -> None:
+def release_hold(table: TableName, name: Reader) -> None:
     """Keep nothing of a table for the reader any more."""
     if vacuum_holds.unregister(database.connect(settings().control_url), name, table):
         print(f"{table} keeps nothing for {name} any more")

@@ -67,7 +67,7 @@ HELP = ("-h", "--help")
 def main(program: str = "sluice") -> None:
     """Runs the command that `sys.argv` names. Raises SluiceError."""
     name, *arguments = sys.argv[1:] or HELP[1:]
-    if name in HELP:
+    if name in (*HELP, "help"):
         import_module("include.cli.overview").show(program, COMMANDS)
         return
     try:
@@ -87,7 +87,7 @@ def function_of(name: str) -> Callable[..., Any]:
     if name not in places:
         if name.startswith("-"):
             raise UsageError(f"{name!r} stands before the command: write the command first, such as status {name}")
-        raise UsageError(f"{name!r} is not a command: {suggest(name, NAMES)}")
+        raise UsageError(f"{name!r} is not a command: {suggest(name, list(places))}")
     module, _, function = places[name].partition(":")
     callback: Callable[..., Any] = getattr(import_module(module), function)
     return callback

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="As <layer>.<name>.")]
+FlowName = Annotated[str, typer.Argument(metavar="FLOW", help="As `sluice status` names it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Limit = Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")]
+Limit = Annotated[int, typer.Option(metavar="N", min=1, max=10**9, help="At most so many.")]
 
 
 def print_json(document: object, default: Callable[[Any], Any] | None = None) -> None:

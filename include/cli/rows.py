@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from include import catalog
-from include.cli.output import Json, Limit, moment, print_json, print_lines
+from include.cli.output import Json, Limit, TableName, moment, print_json, print_lines
 from include.control import accepted_differences
 from include.control.store import database
 from include.errors import LedgerMismatch, UsageError
@@ -29,7 +29,7 @@ from include.spec import Table
 from include.text_columns import one_line
 
 
-def show_expectations(table: str, limit: Limit = 20, as_json: Json = False) -> None:
+def show_expectations(table: TableName, limit: Limit = 20, as_json: Json = False) -> None:
     """Show how many rows broke each rule of a table, and what became of the rows of its newest N batches."""
     owner = catalog.load().owner(table)
     newest = batches(owner, limit)
@@ -55,7 +55,7 @@ def outcome_line(batch: Batch) -> str:
     )
 
 
-def show_quarantine(table: str, limit: Limit = 20, as_json: Json = False) -> None:
+def show_quarantine(table: TableName, limit: Limit = 20, as_json: Json = False) -> None:
     """Show the newest N rows of a table's quarantine, and why they are there."""
     owner = catalog.load().owner(table)
     newest = sample(owner, limit) if settings().is_stored(owner.quarantine) else Sample([], 0, 0, {})
@@ -106,7 +106,7 @@ def _text(value: Any) -> str:
 
 
 def show_inspection(
-    table: str,
+    table: TableName,
     flow: Annotated[str | None, typer.Option(help="Of this flow only, where the table has several.")] = None,
     limit: Limit = 20,
     as_json: Json = False,
@@ -189,12 +189,16 @@ def entry_line(entry: BatchRecord | OtherCommit) -> str:
 
 
 def show_origin(
-    table: Annotated[str | None, typer.Argument(help="With --version or --file.")] = None,
-    version: Annotated[int | None, typer.Option(help="Of the table: which offsets, versions, files are in it.")] = None,
-    file: Annotated[str | None, typer.Option(help="Below the folder of the table's source: where it ended.")] = None,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="With --version or --file.")] = None,
+    version: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the table: which offsets, versions, files are in it.")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Below the folder of the table's source: where it ended.")
+    ] = None,
     topic: Annotated[str | None, typer.Option(help="With --partition and --offset: where that record ended.")] = None,
-    partition: int | None = None,
-    offset: int | None = None,
+    partition: Annotated[int | None, typer.Option(metavar="N", help="Of that topic.")] = None,
+    offset: Annotated[int | None, typer.Option(metavar="N", help="Of that record.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show what is in a version of a table, or where a Kafka record or a file ended."""
@@ -250,7 +254,9 @@ def _trace_lines(step: TraceStep, depth: int = 0) -> Iterator[str]:
 
 
 def show_verification(
-    table: Annotated[list[str] | None, typer.Argument(help="These only; without one, all that are stored.")] = None,
+    table: Annotated[
+        list[str] | None, typer.Argument(metavar="TABLE", help="These only; else all that are stored.")
+    ] = None,
     accept: Annotated[list[str] | None, typer.Option(metavar="KEY", help="A difference of the one table.")] = None,
     reason: Annotated[str | None, typer.Option(help="Why it is accepted, for the audit.")] = None,
     as_json: Json = False,

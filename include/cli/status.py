@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from include import catalog
-from include.cli.output import Json, Limit, print_json, print_lines
+from include.cli.output import FlowName, Json, Limit, print_json, print_lines
 from include.control.supervision import supervisor_presence
 from include.monitoring import progress_journal, progress_rows, progress_table
 from include.monitoring.graph import Edge, Graph, Node, build_graph
@@ -134,7 +134,7 @@ def _node_line(node: Node, edge: Edge | None) -> str:
     return f"{parts[0]}  {', '.join(parts[1:])}".rstrip()
 
 
-def show_progress(flow: str, limit: Limit = 20, as_json: Json = False) -> None:
+def show_progress(flow: FlowName, limit: Limit = 20, as_json: Json = False) -> None:
     """Show what the newest batches of a flow took, also idle and failed ones."""
     newest = progress_rows.newest(flow, limit)
     if not newest:

@@ -31,7 +31,7 @@ def main(
 def preview(
     table: Annotated[str, typer.Argument(help="A table, a view, or a temporary step.")],
     flow: Annotated[str | None, typer.Option(help="The one flow of several, or the one source of a view.")] = None,
-    rows: Annotated[int, typer.Option(metavar="N", help="How many to read and to show.")] = 100,
+    rows: Annotated[int, typer.Option(metavar="N", min=1, help="How many to read and to show.")] = 100,
     from_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Its rows replace those of the source.")
     ] = None,

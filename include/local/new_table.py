@@ -84,9 +84,13 @@ def _new_path(name: str) -> Path:
 
 
 def _ask(setting: str, meaning: str) -> str:
+    missing = UsageError(f"{setting} is missing: set it to {meaning}")
     if not sys.stdin.isatty():
-        raise UsageError(f"{setting} is missing: set it to {meaning}")
-    return input(f"{setting}, {meaning}: ").strip()
+        raise missing
+    try:
+        return input(f"{setting}, {meaning}: ").strip()
+    except EOFError:
+        raise missing from None
 
 
 def draft_table(tables: Catalog, name: str, source: str, columns: str = "", keys: str = "") -> tuple[Draft, str]:

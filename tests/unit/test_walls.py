@@ -40,6 +40,7 @@ MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage
 ENGINE = (*MONITORING, "include.engine", "pyspark", "py4j", "delta", "jsonschema_rs")
 AIRFLOW = (*MONITORING, "include.airflow", "include.orchestration", "airflow")
 CLI = (*MONITORING, "include.cli", "include.text_columns", "typer", "rich")
+LOCAL = (*MONITORING, "include.local", "include.text_columns", "typer")
 WITHOUT_A_JVM = ("pyspark", "airflow", "include.engine", "include.airflow")
 
 
@@ -70,6 +71,7 @@ ZONES = {
     "recovery": Zone(("include/recovery/*.py",), RECOVERY, WITHOUT_A_JVM),
     "monitoring": Zone(("include/monitoring/*.py",), MONITORING, WITHOUT_A_JVM),
     "cli": Zone(("include/cli/*.py",), CLI, WITHOUT_A_JVM),
+    "local": Zone(("include/local/*.py",), LOCAL, WITHOUT_A_JVM),
     "engine": Zone(("include/engine/**/*.py",), ENGINE, ("airflow", "include.airflow", "jobs", "dags")),
     "airflow": Zone(
         ("include/airflow/**/*.py", "include/orchestration/*.py"), AIRFLOW, ("pyspark", "include.engine", "jobs")

@@ -98,7 +98,7 @@ def test_the_help_fits_a_screen_and_names_every_command(run):
         assert all(title in text for title in cli.COMMANDS)
     assert "╭" in on_terminal
     assert plain.isascii()
-    assert run() == run("-h") == plain
+    assert run() == run("-h") == run("help") == plain
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -149,11 +149,13 @@ def test_the_list_of_jobs_is_of_all_kinds_newest_first(run, stored):
     [
         (("statu",), "'statu' is not a command: did you mean 'status'?"),
         (("new_table",), "'new_table' is not a command: did you mean 'new-table'?"),
+        (("window",), "'window' is not a command: did you mean 'windows'?"),
+        (("backup",), "'backup' is not a command: there are up, down, "),
         (("--json", "status"), "'--json' stands before the command: write the command first"),
         (("status", "--jsn"), "No such option: --jsn (Possible options: --json): `sluice status --help` says what"),
-        (("inspect",), "Missing argument 'table': `sluice inspect --help` says what it takes"),
+        (("inspect",), "Missing argument 'TABLE': `sluice inspect --help` says what it takes"),
         (("jobs", "--limit", "x"), "Invalid value for '--limit': "),
-        (("jobs", "--limit", "0"), "Invalid value for '--limit': "),
+        *((("jobs", "--limit", number), "Invalid value for '--limit': ") for number in ("0", "-1", "1" + "0" * 30)),
         (("jobs", "--kind", "cron"), "'cron' is not one of 'window', 'backfill', 'rewind'"),
         (("status", "gold.x"), "unexpected extra argument"),
     ],
