@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, event, select
 
-from include.control import lease
+from include.control import lease, lease_renewer
 from include.control.lease import Lease
 from include.control.lease_renewer import LeaseRenewer
 from include.control.lock import LockRequest
@@ -117,6 +117,78 @@ def want(engine: Engine, state: str) -> None:
     with database.transaction(engine) as connection:
         connection.execute(desired.delete())
         connection.execute(desired.insert().values(flow=FLOW, state=state, reason="a test"))
+
+
+@pytest.fixture
+def idle(engine: Engine, holder: Callable[..., Holder], halts: HaltRecorder, monkeypatch) -> LeaseRenewer:
+    """Holds a lease, without threads that renew it."""
+    monkeypatch.setattr(lease_renewer, "GATE_SECONDS", 0.001)
+    renewer = LeaseRenewer(engine, holder(), 6, halts)
+    renewer.take([FLOW])
+    return renewer
+
+
+def test_a_wait_before_the_gate_lasts_until_it_is_over_or_the_writer_must_stop(idle):
+    answers = iter([False, False, True])
+    assert idle.wait(FLOW, lambda: next(answers), lambda: True)
+    assert not idle.wait("silver.other", lambda: True, lambda: True)
+    assert not idle.wait(FLOW, lambda: True, lambda: False)
+    idle.close()
+    assert not idle.wait(FLOW, lambda: True, lambda: True)
+
+
+def test_a_writer_at_the_gate_passes_in_place_of_one_that_has_died(engine, idle, holder, halts):
+    job, window = holder(), lease.window_lease(FLOW)
+    alone = LeaseRenewer(engine, job, 30, halts)
+    alone.take([window])
+    assert alone.enter(LockRequest(window, FLOW, alone=True), lambda: True)
+    looks = iter([True, True, False])
+    assert not idle.enter(LockRequest(FLOW, FLOW, alone=False), lambda: next(looks))
+    job.python.kill()
+    assert idle.enter(LockRequest(FLOW, FLOW, alone=False), lambda: True)
+    assert expires_at(engine, window) == 0
+
+
+def test_whoever_has_left_keeps_nobody_out_even_if_the_database_was_away_then(engine, idle, holder, halts, monkeypatch):
+    assert idle.enter(LockRequest(FLOW, FLOW, alone=False), lambda: True)
+    window, looks = lease.window_lease(FLOW), iter([True, False, True])
+    alone = LeaseRenewer(engine, holder(), 30, halts)
+    alone.take([window])
+    request = LockRequest(window, FLOW, alone=True)
+    with monkeypatch.context() as away:
+        away.setattr(lease, "renew", raise_unreachable)
+        idle.leave(FLOW)
+    assert not alone.enter(request, lambda: next(looks))
+    idle.leave("silver.other")
+    assert alone.enter(request, lambda: next(looks))
+
+
+def raise_unreachable(*_: object) -> None:
+    raise Unreachable("the database is away")
+
+
+def test_a_keeper_that_stops_while_the_database_is_away_lets_its_lease_expire(keep, holder, monkeypatch):
+    renewer = keep(holder(), 30)
+    with monkeypatch.context() as away:
+        away.setattr(lease, "release", raise_unreachable)
+        renewer.stop()
+    assert not renewer.holds(FLOW)
+
+
+def test_the_deadline_stands_until_the_last_lease_is_given_back(idle, halts, monkeypatch):
+    def check_once_in_a_year() -> None:
+        monkeypatch.setattr(database, "boottime", lambda: idle._stopped.set() or 1e12)
+        idle._stopped.clear()
+        idle._watch()
+
+    idle.take(["silver.other"])
+    idle.give_back(["silver.other"])
+    with pytest.raises(SystemExit):
+        check_once_in_a_year()
+    assert halts.reasons == ["the control database did not answer for 5 s"]
+    idle.give_back([FLOW])
+    check_once_in_a_year()
+    assert len(halts.reasons) == 1
 
 
 def test_a_lease_outlives_its_ttl_many_times_while_it_is_kept(engine, holder, keep, halts):

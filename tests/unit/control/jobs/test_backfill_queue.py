@@ -110,3 +110,47 @@ def test_a_driver_that_failed_says_nothing_of_what_another_job_is_at(engine, liv
     backfill_queue.fail(engine, number, "somebody else has it")
     assert backfills.find(engine, number).failure is None
     assert backfill_queue.status(engine, number).is_in_hand
+
+
+def test_a_request_is_noted_at_its_own_backfill_until_that_has_begun(engine, live):
+    other = backfills.begin(engine, TABLE, Slice(), "a test").number
+    number = request_backfill(engine)
+    said = f"driver '{DRIVER}' is asked to do it"
+    assert backfills.find(engine, number).message == said
+    assert backfills.find(engine, other).message != said
+    backfills.set_phase(engine, number, backfills.COMPUTING, "computes rows")
+    assert request_backfill(engine) == number
+    assert backfills.find(engine, number).message == "computes rows"
+
+
+def test_ranges_are_the_same_if_both_ends_are(engine, live):
+    number = request_backfill(engine)
+    longer = ranges.from_stored_texts("2026-03-01T00:00:00.000000Z", "2026-03-03T00:00:00.000000Z")
+    later = ranges.from_stored_texts("2026-03-01T12:00:00.000000Z", "2026-03-02T00:00:00.000000Z")
+    assert len({number, request_backfill(engine, longer), request_backfill(engine, later)}) == 3
+
+
+def test_the_failure_of_one_backfill_is_none_of_another(engine, live):
+    number, other = request_backfill(engine), request_backfill(engine, Slice())
+    backfill_queue.fail(engine, number, "no space left")
+    assert backfills.find(engine, number).failure == "no space left"
+    assert backfills.find(engine, other).failure is None
+    status = backfill_queue.status(engine, number)
+    assert (status.message, status.failure) == ("no driver is asked for it", "no space left")
+
+
+def test_what_is_done_has_no_failure(engine, live):
+    number = request_backfill(engine)
+    finish(engine, number)
+    assert backfill_queue.status(engine, number) == backfill_queue.RequestStatus("it is done", is_done=True)
+
+
+def test_a_driver_that_handed_a_backfill_back_has_all_its_tries_left(engine, live):
+    number = request_backfill(engine)
+    backfill_queue.claim(engine, number)
+    backfill_queue.hand_back(engine, number)
+    assert request_backfill(engine) == number
+    for _ in range(backfill_queue.TRIES):
+        backfill_queue.claim(engine, number)
+    with pytest.raises(FlowFailed):
+        backfill_queue.claim(engine, number)

@@ -119,6 +119,21 @@ def test_what_was_left_undone_inside_a_range_is_done_with_it(engine: Engine, hol
     }
 
 
+def test_what_another_backfill_has_done_ended_when_it_did_and_says_which(engine: Engine):
+    covered, other = backfills.begin(engine, SILVER, DAY, "ada"), backfills.begin(engine, GOLD, DAY, "ada")
+    backfills.fail_before_replace(engine, covered, "no space left")
+    wide = backfills.begin(engine, SILVER, BOTH, "ada")
+    backfills.finish(engine, wide, 1, (1, 1), [], {})
+    with database.reading(engine) as connection:
+        table = backfills.backfills
+        row = connection.execute(select(table).where(table.c.number == covered.number)).one()
+        own = connection.execute(select(table).where(table.c.number == wide.number)).one()
+    assert (row.phase, row.said, row.failure) == (backfills.DONE, f"backfill {wide.number} did it", None)
+    assert row.ended_at == pytest.approx(own.ended_at, abs=60)
+    assert own.said != row.said
+    assert backfills.find(engine, other.number).phase == backfills.PLANNED
+
+
 def test_what_has_stopped_readers_is_not_done_before_they_go_on(engine: Engine):
     dead_job = backfills.begin(engine, SILVER, DAY, "ada")
     backfills.stop_readers(engine, dead_job, [GOLD])
