@@ -84,9 +84,8 @@ def _notes(status: FlowStatus) -> list[str]:
     ]
     if status.in_flight is not None:
         notes.append(f"{status.flow}: batch {status.in_flight} is planned and not committed: a restart replays it")
-    if (hours := status.lag.hours_until_loss) is not None:
-        clock = status.lag.expires
-        assert clock
+    clock, hours = status.lag.expires, status.lag.hours_until_loss
+    if clock and clock.is_soon and hours is not None:
         where = f"topic '{clock.topic}', partition {clock.partition}"
         notes.append(f"{status.flow}: Kafka deletes unread records of {where} in {hours:,.1f} h")
     return notes

@@ -19,6 +19,9 @@ from include.readers.kafka import topic_records
 from include.readers.kafka.cluster import Cluster
 from include.readers.kafka.topic_records import Record
 
+# People should know in time to act: from half of the topic's retention on, or for a day if only its size is limited.
+SOON_SHARE = 0.5
+SOON_SECONDS = 86_400
 # The number of records that are sampled before and after a position.
 AROUND = 10
 # Kafka's largest overhead for a record: that of a batch with one record. It makes the estimate err on the early side.
@@ -43,6 +46,12 @@ class RetentionClock:
     retention_seconds: float | None
     why: str
     oldest_at: float | None = None
+
+    @property
+    def is_soon(self) -> bool:
+        """Whether people should know that retention deletes unread records."""
+        soon_seconds = SOON_SHARE * self.retention_seconds if self.retention_seconds else SOON_SECONDS
+        return self.expires_in_seconds is not None and self.expires_in_seconds <= soon_seconds
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,6 @@ from include.monitoring.lag import Lag
 from include.readers import kafka_broker
 from include.spec import Table
 
-# An alarm leaves time to act: half of the topic's retention, or a day if only the topic's size is limited.
-ALARM_SHARE = 0.5
-ALARM_SECONDS = 86_400
-
 
 def look(engine: Engine, tables: Catalog) -> dict[str, SourceHealth]:
     """The health by flow, and by table for a broken promise of a table without a flow.
@@ -84,10 +80,7 @@ def _grows(growth: tuple[int, int] | None) -> str | None:
 
 def _expires(flow_lag: Lag | None) -> str | None:
     expiry = flow_lag.expires if flow_lag else None
-    if expiry is None or expiry.expires_in_seconds is None:
-        return None
-    alarm_seconds = ALARM_SHARE * expiry.retention_seconds if expiry.retention_seconds else ALARM_SECONDS
-    if expiry.expires_in_seconds > alarm_seconds:
+    if expiry is None or not expiry.is_soon or expiry.expires_in_seconds is None:
         return None
     hours = expiry.expires_in_seconds / 3600
     partition = f"topic '{expiry.topic}', partition {expiry.partition},"

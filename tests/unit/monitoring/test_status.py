@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from include.control.store import database
 from include.local.status import summary
 from include.monitoring import status
 from include.monitoring.status import FlowStatus
+from include.readers.kafka_retention import RetentionClock
 from include.settings import settings
 from include.spec import Delta, Kafka, Table, Upsert
 from tests.conftest import ROOT
@@ -91,6 +93,23 @@ def test_a_flow_whose_driver_is_too_busy_for_its_interval_says_how_often_it_begi
         orders.report_progress(engine, [SILVER.flow], {SILVER.flow: seconds})
         assert (note in status_text(flow_statuses().values()).splitlines()) == has_note
     assert flow_statuses()[SILVER.flow].as_json()["longer_interval_seconds"] is None
+
+
+@pytest.mark.parametrize(
+    ("left_hours", "retention_hours", "has_note"),
+    [(168, 168, False), (84, 168, True), (0, 168, True), (25, None, False), (24, None, True), (None, 168, False)],
+)
+def test_a_note_tells_of_records_that_kafka_deletes_soon_and_not_of_all_that_are_unread(
+    left_hours, retention_hours, has_note
+):
+    left_seconds, retention_seconds = (
+        hours if hours is None else 3600 * hours for hours in (left_hours, retention_hours)
+    )
+    clock = RetentionClock("events", 0, 1, 0, 9, 8, left_seconds, retention_seconds, "")
+    flow_status = flow_statuses()[BRONZE.flow]
+    flow_status = replace(flow_status, lag=replace(flow_status.lag, unknown=None, is_away=False, expires=clock))
+    note = "bronze.events: Kafka deletes unread records of topic 'events', partition 0 in "
+    assert any(line.startswith(note) for line in status_text([flow_status]).splitlines()) == has_note
 
 
 def test_a_flow_that_failed_says_why(engine):
