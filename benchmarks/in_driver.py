@@ -30,11 +30,11 @@ from include.control.jobs import backfill_queue, backfills
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
+from include.delta.delta_log import DeltaLog
 from include.engine.jobs.job_runner import JobRunner
 from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.errors import SluiceError, report
-from include.readers.delta_log import DeltaLog
 from include.settings import ROOT, settings
 
 NAME = "main"

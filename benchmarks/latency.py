@@ -21,14 +21,13 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from benchmarks.support import measure
+from include.checkpoints.checkpoint_files import read_version
+from include.delta.delta_log import Commit, DeltaLog
 from include.errors import report
 from include.examples.events import events
 from include.examples.producer import TOPIC
+from include.kafka import broker, cluster
 from include.local.processes import Platform
-from include.readers import kafka_broker
-from include.readers.checkpoint import read_version
-from include.readers.delta_log import Commit, DeltaLog
-from include.readers.kafka import cluster
 from include.settings import settings
 
 WARM_UP_SECONDS = 20
@@ -132,7 +131,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=45, help="how long to measure, after a warm-up")
     parser.add_argument("--from-minute", type=float, default=0, help="how old the drivers have to be before that")
     arguments = parser.parse_args()
-    kafka_broker.identity(cluster.named(None), TOPIC)
+    broker.identity(cluster.named(None), TOPIC)
     wait_for_age(arguments.from_minute)
     span: list[datetime] = []
     spent = measure.spend(drivers_cpu_seconds, lambda: span.extend(send(arguments.rate, arguments.seconds)))

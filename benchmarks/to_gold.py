@@ -23,10 +23,10 @@ from benchmarks.jobs.sluice import TABLES
 from benchmarks.support import readings
 from benchmarks.support.engine import Engine, broker, homes, place
 from benchmarks.support.measure import OURS, Figure, Row, Spent, cpu_figure, record, spend
+from include.checkpoints import checkpoint_files
+from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken, report
 from include.local.broker import create_topic
-from include.readers import checkpoint
-from include.readers.delta_log import DeltaLog
 
 RATES = (20, 500, 5_000)
 STOCK = "stock, three jobs"
@@ -42,10 +42,10 @@ class Journal:
     done: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def look(self) -> None:
-        for number in checkpoint.numbers(self.path / "commits") - self.done.keys():
+        for number in checkpoint_files.numbers(self.path / "commits") - self.done.keys():
             with suppress(FileNotFoundError, FlowBroken):
                 at = (self.path / "commits" / str(number)).stat().st_mtime
-                self.done[number] = (at, place(checkpoint.end_offset(self.path, number)))
+                self.done[number] = (at, place(checkpoint_files.end_offset(self.path, number)))
 
     @property
     def batches(self) -> list[tuple[float, int]]:

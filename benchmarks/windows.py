@@ -30,12 +30,12 @@ from benchmarks.support.measure import Row, Spent
 from benchmarks.support.session import cpu_seconds, session
 from include.control.jobs import windows
 from include.control.store import database
+from include.delta.delta_log import DeltaLog
 from include.engine.stream.host import Host
 from include.engine.tables import maintain
 from include.errors import report
 from include.maintenance import plan as planning
 from include.maintenance.plan import OPTIMIZE, Facts
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Maintenance
 

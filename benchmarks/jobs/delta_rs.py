@@ -7,7 +7,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from benchmarks.jobs.sluice import TABLES, parser
-from include.readers.kafka import cluster
+from include.kafka import cluster
 from include.settings import settings
 
 ROWS_PER_COMMIT = 100_000

@@ -15,7 +15,7 @@ from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from benchmarks.jobs.sluice import TABLES, parser
-from include.readers.kafka import cluster
+from include.kafka import cluster
 from include.settings import settings
 
 SCHEMA = "device_id STRING, time TIMESTAMP, model STRING, heart_bpm INT, kcal DECIMAL(9,3)"

@@ -17,10 +17,10 @@ import psutil
 
 from benchmarks.support import measure
 from benchmarks.support.measure import Sample
+from include.checkpoints import checkpoint_files
 from include.errors import SetupError
 from include.local import java
 from include.local.broker import Broker
-from include.readers import checkpoint
 from include.settings import ROOT, settings
 
 POLL_SECONDS = 0.05
@@ -94,7 +94,7 @@ class Engine:
 
     def batches(self, flow: str) -> int:
         """The number of committed batches of a flow."""
-        newest = checkpoint.last_committed(self.checkpoint(flow))
+        newest = checkpoint_files.last_committed(self.checkpoint(flow))
         return 0 if newest is None else newest + 1
 
     def wait(self, flow: str, end: int, timeout_seconds: float = 300) -> None:
@@ -115,8 +115,8 @@ class Engine:
 
     def position(self, flow: str) -> int:
         """The position of a flow in its source; -1 before the first committed batch."""
-        newest = checkpoint.last_committed(self.checkpoint(flow))
-        return -1 if newest is None else place(checkpoint.end_offset(self.checkpoint(flow), newest))
+        newest = checkpoint_files.last_committed(self.checkpoint(flow))
+        return -1 if newest is None else place(checkpoint_files.end_offset(self.checkpoint(flow), newest))
 
     def end(self) -> None:
         """Kill all jobs and their JVMs."""
@@ -136,7 +136,7 @@ class Engine:
 def place(offset: dict[str, Any]) -> int:
     """A source offset as a number: the version of a table, or the number of records of a topic before it."""
     if "reservoirVersion" in offset:
-        return checkpoint.read_version(offset)
+        return checkpoint_files.read_version(offset)
     return sum(position for partitions in offset.values() for position in partitions.values())
 
 

@@ -13,9 +13,9 @@ from include.control import lease, orders
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
+from include.delta import stored_table
 from include.engine.stream import driver
 from include.engine.stream.host import Host
-from include.readers import stored_table
 from include.settings import settings
 from include.spec import Table
 

@@ -8,13 +8,14 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.airflow.tasks import evaluate_approval
+from include.checkpoints import checkpoint_files
 from include.control import commands
 from include.control.acknowledgements import LONGEST_HOURS
 from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
 from include.control.skips import PlannedBatch
 from include.control.store import database
 from include.errors import LeaseHeld, SluiceError, UsageError
-from include.readers import checkpoint, resume_position
+from include.flows import resume_position
 from include.recovery import giving_up, skipping
 from include.recovery.giving_up import Leftovers
 from include.settings import settings
@@ -90,7 +91,7 @@ def _remains(request: Command) -> Leftovers:
 
 def generation(flow: str) -> int:
     """The newest generation of the flow's checkpoint; 0 before the first one."""
-    return checkpoint.newest_generation(settings().checkpoints(flow)) or 0
+    return checkpoint_files.newest_generation(settings().checkpoints(flow)) or 0
 
 
 def describe_effect(request: Command) -> str:

@@ -17,8 +17,8 @@ from include.control import commands
 from include.control.jobs import approvals, rewinds
 from include.control.store import database
 from include.errors import DeclarationError, SluiceError, UsageError
+from include.flows import refreshes
 from include.project import ranges
-from include.readers import refreshes
 from include.recovery import rewind_plan
 from include.recovery.backfills import preview
 from include.settings import settings

@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from include.catalog import Catalog
 from include.control.store import private_files
-from include.readers.kafka import java_properties
-from include.readers.kafka.cluster import connection_file
+from include.kafka import cluster
+from include.kafka.cluster import connection_file
 from include.settings import settings
 from include.spec import Kafka
 
@@ -61,7 +61,7 @@ def _write(name: str, properties: Mapping[str, str]) -> None:
     """Replaces the file atomically, if its content has changed."""
     file = connection_file(name)
     lines = [f"# Written by the supervisor from the Airflow connection kafka_{name}."]
-    lines += [java_properties.format_entry(*entry) for entry in properties.items()]
+    lines += [cluster.format_entry(*entry) for entry in properties.items()]
     text = "\n".join([*lines, ""])
     if file.exists() and file.read_text() == text:
         return

@@ -14,9 +14,9 @@ from include.control.jobs import windows
 from include.control.jobs.windows import TableSize, Window
 from include.control.store import database
 from include.control.store.schema import runs
+from include.delta.delta_log import Commit, DeltaLog
 from include.maintenance import table_state
 from include.maintenance.table_state import TableSurvey
-from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 from include.spec import Table
 

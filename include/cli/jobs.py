@@ -21,9 +21,9 @@ from include.control.jobs.rewinds import Rewind
 from include.control.jobs.stale_tables import Stale
 from include.control.jobs.windows import Window
 from include.control.store import database
+from include.delta.delta_log import DeltaLog
 from include.errors import UsageError
 from include.maintenance import table_state
-from include.readers.delta_log import DeltaLog
 from include.recovery import reset_preview, rewind_plan
 from include.recovery.backfills import stale_words
 from include.recovery.reset_preview import ResetPreview

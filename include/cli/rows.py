@@ -10,10 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from include import catalog
+from include.checkpoints import offset_ranges
+from include.checkpoints.checkpoint_files import Restart
 from include.cli.output import Json, Limit, TableName, moment, print_json, print_lines
 from include.control import accepted_differences
 from include.control.store import database
 from include.errors import LedgerMismatch, UsageError
+from include.flows.batches import BatchRecord, OtherCommit
 from include.ledger import change_outcomes, provenance, trace
 from include.ledger.inspection import Inspection, inspect, utc_time
 from include.ledger.provenance import Origin
@@ -21,9 +24,6 @@ from include.ledger.quarantine import SHOWN_CHARACTERS, Row, Sample, sample
 from include.ledger.trace import TraceStep
 from include.ledger.verify import Verification, lines, verify
 from include.monitoring.row_outcomes import Batch, batches, rules
-from include.readers import offset_ranges
-from include.readers.batches import BatchRecord, OtherCommit
-from include.readers.offset_log import Restart
 from include.settings import settings
 from include.spec import Table
 from include.text_columns import one_line

@@ -21,10 +21,10 @@ from types import FrameType
 import psycopg
 
 from include.errors import FlowFailed, SetupError, Unreachable, UsageError, report
+from include.kafka import cluster
 from include.local import java
 from include.local.connect import HOST, JSON, RUNNING, Worker
 from include.local.kafka import PARTITIONS
-from include.readers.kafka import cluster
 from include.settings import settings
 
 PASSWORD = "SLUICE_CONNECTOR_PASSWORD"

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from include.errors import Unreachable, report
 from include.examples import views
 from include.examples.events import Event, events
-from include.readers.kafka import cluster
+from include.kafka import cluster
 
 TOPIC = "tracker-events"
 # Number of tracker events for each page view.

@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
+from include.checkpoints.offset_ranges import delta_position
+from include.delta.backlog import snapshot_files
+from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken
-from include.readers.batches import BatchRecord
-from include.readers.delta_backlog import snapshot_files
-from include.readers.delta_log import DeltaLog
-from include.readers.offset_ranges import delta_position
+from include.flows.batches import BatchRecord
 from include.spec import Delta
 
 

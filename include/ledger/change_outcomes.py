@@ -13,7 +13,7 @@ EFFECTIVE = ("inserted", "updated", "deleted", "truncates")
 def of(tally: dict[str, Any] | None, merged: dict[str, int]) -> dict[str, int] | None:
     """Returns the number of changes by outcome; None for a batch that merges no changes or does not count them.
 
-    tally: the `rows` of the commit's metadata. merged: as `include.readers.delta_log.Commit.merged`, for a batch that
+    tally: the `rows` of the commit's metadata. merged: as `include.delta.delta_log.Commit.merged`, for a batch that
     leaves this count to Delta.
     """
     changes = (tally or {}).get("changes")

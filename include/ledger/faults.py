@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from include.checkpoints import checkpoint_files
+from include.delta import commit_history
 from include.errors import FlowBroken
-from include.readers import active_commits, batches, checkpoint, offset_log
-from include.readers.batches import BatchHistory, BatchRecord, Generation, OtherCommit
+from include.flows import batches
+from include.flows.batches import BatchHistory, BatchRecord, Generation, OtherCommit
 
 # Spark keeps about 100 batches. Of a longer checkpoint only the newest files are opened.
 MOST_OPENED_BATCHES = 200
@@ -93,7 +95,7 @@ def _of_other(history: BatchHistory, other: OtherCommit, entries: list[BatchReco
     if other.operation == "RESTORE":
         restored_to = commit.parameters.get("version") or commit.parameters.get("timestamp")
         yield Fault("restored", f"{name}: {what} put it back to {restored_to}{without}")
-    elif active_commits.overwrites(commit):
+    elif commit_history.overwrites(commit):
         yield Fault("overwritten", f"{name}: {what} replaced all it held{without}")
     elif other.operation.startswith("VACUUM"):
         yield Fault("vacuumed", f"{name}: {what} is by nobody Sluice knows: versions before it may be unreadable")
@@ -104,7 +106,7 @@ def _of_other(history: BatchHistory, other: OtherCommit, entries: list[BatchReco
 def _of_generation(flow: str, number: int, generation: Generation) -> Iterator[Fault]:
     path = generation.path
     try:
-        recorded_flow = offset_log.owner(path).get("flow")
+        recorded_flow = checkpoint_files.owner(path).get("flow")
         if recorded_flow != flow:
             yield Fault(
                 "checkpoint of another flow",
@@ -114,7 +116,7 @@ def _of_generation(flow: str, number: int, generation: Generation) -> Iterator[F
         yield Fault("checkpoint damaged", f"{flow}: {error}")
     if generation.planned or generation.committed:
         try:
-            checkpoint.check_metadata(path / "metadata")
+            checkpoint_files.check_metadata(path / "metadata")
         except FlowBroken as error:
             yield Fault("checkpoint damaged", f"{flow}: {error}")
     for kind, listed in (("offsets", generation.planned), ("commits", generation.committed)):
@@ -131,8 +133,8 @@ def _of_generation(flow: str, number: int, generation: Generation) -> Iterator[F
         )
         yield Fault("checkpoint with a gap", sentence)
     for listed, read in (
-        (generation.planned, offset_log.planned_batch),
-        (generation.committed, offset_log.check_commit),
+        (generation.planned, checkpoint_files.planned_batch),
+        (generation.committed, checkpoint_files.check_commit),
     ):
         for batch in sorted(listed)[-MOST_OPENED_BATCHES:]:
             try:

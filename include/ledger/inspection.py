@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
+from include.checkpoints import checkpoint_files
+from include.checkpoints.checkpoint_files import Restart
 from include.errors import FlowBroken
+from include.flows.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
 from include.ledger import faults
 from include.ledger.faults import Fault
-from include.readers import offset_log
-from include.readers.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
-from include.readers.offset_log import Restart
 from include.spec import Table
 
 
@@ -69,7 +69,7 @@ def _restart(history: BatchHistory, flow: str) -> Restart | None:
     if not generations:
         return None
     try:
-        return offset_log.restart(generations[max(generations)].path)
+        return checkpoint_files.restart(generations[max(generations)].path)
     except FlowBroken:
         return None
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from include.catalog import Catalog
+from include.checkpoints import checkpoint_files, landing_folder, offset_ranges
+from include.checkpoints.offset_ranges import OffsetRange
+from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken, UsageError
+from include.flows.batches import BatchHistory, BatchRecord, OtherCommit
 from include.ledger.batch_files import AppendedFiles, SourceFile
-from include.readers import checkpoint, landing_folder, offset_ranges
-from include.readers.batches import BatchHistory, BatchRecord, OtherCommit
-from include.readers.delta_log import DeltaLog
-from include.readers.offset_ranges import OffsetRange
 from include.settings import settings
 from include.spec import Delta, Files, Table
 
@@ -109,7 +109,7 @@ def _of_delta(tables: Catalog, table: Table, entries: list[BatchRecord], source:
 def _versions(entries: list[BatchRecord]) -> tuple[int, int]:
     """Returns the first and the last version of the source that the batches cover."""
     first_versions = [0 if entry.source_from is None else first_version(entry.source_from) for entry in entries]
-    return min(first_versions), max(checkpoint.read_version(entry.source_to) for entry in entries)
+    return min(first_versions), max(checkpoint_files.read_version(entry.source_to) for entry in entries)
 
 
 def first_version(begin: Any) -> int:

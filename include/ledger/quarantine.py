@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
+from include.delta.delta_log import DeltaLog, LiveFile
 from include.errors import FlowBroken
 from include.lake import clients
-from include.readers.delta_log import DeltaLog, LiveFile
 from include.settings import settings
 from include.spec import Table
 from include.spec.origin import FAILED_REASON, FAILED_RECORD, ORIGIN

@@ -7,11 +7,12 @@ from typing import Any
 import pyarrow.compute as pc
 
 from include.catalog import Catalog
+from include.checkpoints import checkpoint_files, landing_folder, offset_ranges
+from include.delta import stored_table
 from include.errors import Unreachable, UsageError
+from include.flows.batches import PLANNED, STATES_WITH_ROWS, BatchHistory, BatchRecord
 from include.ledger import provenance
 from include.ledger.verify_offsets import columns
-from include.readers import checkpoint, landing_folder, offset_ranges, stored_table
-from include.readers.batches import PLANNED, STATES_WITH_ROWS, BatchHistory, BatchRecord
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
@@ -145,7 +146,7 @@ def _reads_version(batch: BatchRecord, version: int) -> bool:
     if batch.source_to is None:
         return False
     first = 0 if batch.source_from is None else provenance.first_version(batch.source_from)
-    return first <= version <= checkpoint.read_version(batch.source_to)
+    return first <= version <= checkpoint_files.read_version(batch.source_to)
 
 
 def _count_rows(table: str, column_values: dict[str, Any]) -> int | None:

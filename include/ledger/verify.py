@@ -4,9 +4,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from include.checkpoints import offset_ranges
 from include.control import accepted_differences
 from include.control.store import database
+from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken, LedgerMismatch, SluiceError
+from include.flows import batches, refreshes
+from include.flows.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
+from include.flows.resume_position import skip_replacements
 from include.ledger import verify_merges, verify_quarantine
 from include.ledger.batch_files import AppendedFiles
 from include.ledger.verify_offsets import (
@@ -17,10 +22,6 @@ from include.ledger.verify_offsets import (
     count_difference,
     why_missing,
 )
-from include.readers import batches, offset_ranges, refreshes
-from include.readers.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
-from include.readers.delta_log import DeltaLog
-from include.readers.resume_position import skip_replacements
 from include.settings import settings
 from include.spec import Append, Delta, Files, Kafka, Table
 

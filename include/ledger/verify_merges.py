@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pyarrow.parquet as parquet
 
+from include.delta import stored_table
+from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken, LedgerMismatch
+from include.flows.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
 from include.ledger import change_outcomes, verify_quarantine
 from include.ledger.batch_files import AppendedFiles
-from include.readers import stored_table
-from include.readers.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Debezium, Delta, Table, Upsert
 

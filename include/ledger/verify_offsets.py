@@ -8,10 +8,10 @@ from functools import cached_property
 import pyarrow
 import pyarrow.compute as compute
 
+from include.checkpoints.offset_ranges import OffsetRange
+from include.delta import stored_table
 from include.errors import LedgerMismatch
-from include.readers import kafka_broker, stored_table
-from include.readers.kafka import cluster, topic_records
-from include.readers.offset_ranges import OffsetRange
+from include.kafka import broker, cluster
 
 OFFSET_COLUMNS = ("topic", "partition", "offset")
 
@@ -80,7 +80,7 @@ def check_range(
     )
     if missing:
         # Records that retention has deleted since count as offsets without a record.
-        in_topic = topic_records.read(
+        in_topic = broker.read(
             cluster.named(cluster_name),
             range_.topic,
             {range_.partition: (min(missing), range_.after - 1)},
@@ -97,7 +97,7 @@ def check_range(
 
 def why_missing(cluster_name: str | None, topic: str, count: int) -> str:
     """Explains why a topic has offsets without a record. Raises Unreachable."""
-    policy = kafka_broker.Topics(cluster.named(cluster_name)).configuration(topic)["cleanup.policy"]
+    policy = broker.Topics(cluster.named(cluster_name)).configuration(topic)["cleanup.policy"]
     reason = "compaction or transactions" if "compact" in policy else "marks of transactions and what they aborted"
     return f"{count:,} offsets of topic {topic} (cleanup.policy {policy}) hold no record: {reason}"
 

@@ -4,13 +4,14 @@ from typing import Any
 
 from sqlalchemy import select
 
+from include.checkpoints import checkpoint_files, offset_ranges
+from include.checkpoints.offset_ranges import is_kafka
 from include.control.store import database
 from include.control.store.schema import losses
+from include.delta import commit_history, stored_table
+from include.delta.delta_log import DeltaLog
 from include.errors import LedgerMismatch
-from include.readers import active_commits, offset_log, offset_ranges, stored_table
-from include.readers.batches import BACKFILL, STATES_WITH_ROWS, UNDONE, BatchHistory, BatchRecord
-from include.readers.delta_log import DeltaLog
-from include.readers.offset_ranges import is_kafka
+from include.flows.batches import BACKFILL, STATES_WITH_ROWS, UNDONE, BatchHistory, BatchRecord
 from include.settings import settings
 from include.spec import Table
 
@@ -25,7 +26,7 @@ def check_rows(table: Table, entries: list[BatchRecord]) -> list[str]:
     groups = batch_columns.group_by(["_flow", "_generation", "_batch"]).aggregate([([], "count_all")]).to_pylist()
     stored_counts = {(group["_flow"], group["_generation"], group["_batch"]): group["count_all"] for group in groups}
     log = DeltaLog(settings().table_path(table.quarantine))
-    active = [commit for commit, is_active in active_commits.commits_with_activity(log) if is_active]
+    active = [commit for commit, is_active in commit_history.commits_with_activity(log) if is_active]
     replayed = sum(_deleted(log, commit.version) for commit in active)
     backfills = [commit.version for commit in active if BACKFILL in commit.metadata]
     # A backfill stores the rows of its range under the newest batch.
@@ -99,7 +100,7 @@ def check_files(table: Table) -> list[str]:
 def initial_offsets(history: BatchHistory, batch: BatchRecord) -> Any:
     """Returns the Kafka offsets at which the first batch of a flow began, as `offset_log.begins`."""
     generation = history.generations(batch.flow).get(batch.generation)
-    return offset_log.initial_offsets(generation.path) if generation else None
+    return checkpoint_files.initial_offsets(generation.path) if generation else None
 
 
 def skipped_words(batch: BatchRecord) -> str:

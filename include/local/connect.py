@@ -10,9 +10,9 @@ from typing import Any
 
 from include.control.store import private_files
 from include.errors import SetupError
+from include.kafka import cluster
+from include.kafka.cluster import Cluster
 from include.local import artifacts
-from include.readers.kafka import java_properties
-from include.readers.kafka.cluster import Cluster
 
 CLASS_PATH = "connect"
 HOST = "127.0.0.1"
@@ -76,7 +76,7 @@ class Worker:
         clients = {f"{prefix}{name}": value for prefix in ("", "producer.", "admin.") for name, value in access.items()}
         worker = {**clients, **PROPERTIES, **ENVIRONMENT, "config.providers": providers}
         worker["listeners"] = f"http://{HOST}:{self.port}"
-        lines = [java_properties.format_entry(name, value) for name, value in worker.items()]
+        lines = [cluster.format_entry(name, value) for name, value in worker.items()]
         (self.directory / WORKER).write_text("\n".join(lines))
         (self.directory / LOGGING).write_text(LOGGERS)
         for name, properties in self.connectors.items():

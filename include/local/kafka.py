@@ -6,9 +6,9 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 
 from include.errors import UsageError
+from include.kafka import cluster
+from include.kafka.broker import Topics
 from include.local.broker import HOST, Broker, create
-from include.readers.kafka import cluster
-from include.readers.kafka_broker import Topics
 from include.settings import Settings
 
 PARTITIONS = 3

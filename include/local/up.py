@@ -19,6 +19,7 @@ from include.control import ports as control_ports
 from include.control.store import database
 from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.errors import SetupError, report
+from include.kafka import cluster
 from include.lake.object_path import ObjectPath
 from include.local import (
     airflow,
@@ -38,7 +39,6 @@ from include.local.broker import HOST, Broker
 from include.local.processes import Platform
 from include.local.status import summary
 from include.monitoring import status
-from include.readers.kafka import cluster
 from include.settings import Settings, settings
 from include.spec import Files, Kafka
 

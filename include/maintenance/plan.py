@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from include.readers.delta_log import LiveFile, Tombstone
+from include.delta.delta_log import LiveFile, Tombstone
 from include.spec import Maintenance
 
 MERGE, OPTIMIZE, VACUUM, CLEAN_LOG = "merge", "optimize", "vacuum", "clean log"

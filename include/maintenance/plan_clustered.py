@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from include.delta.delta_log import LiveFile
 from include.maintenance import plan as planning
 from include.maintenance.plan import DAY_SECONDS, MANY_FILES, MB, OPTIMIZE, Facts, MaintenancePlan, Step
-from include.readers.delta_log import LiveFile
 from include.spec import Maintenance, Table
 
 # The number of target-size files that are clustered together. A larger cube skips more data and is rewritten more

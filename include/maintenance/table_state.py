@@ -9,21 +9,22 @@ from itertools import starmap
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
+from include.checkpoints import checkpoint_files
 from include.control import orders, vacuum_holds
 from include.control.jobs import backfills
 from include.control.jobs.windows import TableSize
 from include.control.store import database
+from include.delta import versions
+from include.delta.delta_log import DeltaLog, Tombstone
+from include.delta.versions import VersionToCome
 from include.errors import FlowBroken
+from include.flows.batches import BACKFILL
 from include.lake.object_path import ObjectPath
 from include.maintenance import plan as planning
 from include.maintenance import plan_clustered, policy, vacuum_guard
 from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, MaintenancePlan, Step
 from include.maintenance.policy import CompactionPlace
 from include.maintenance.vacuum_guard import Consumer
-from include.readers import checkpoint, version_as_of
-from include.readers.batches import BACKFILL
-from include.readers.delta_log import DeltaLog, Tombstone
-from include.readers.version_as_of import VersionToCome
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -144,7 +145,7 @@ def _pinned_by_views(tables: Catalog, log: DeltaLog, table: str) -> Iterator[Con
             if not isinstance(source, Delta) or source.table != table or not source.is_pinned:
                 continue
             try:
-                version = version_as_of.version_of(view.name, source, log)
+                version = versions.version_of(view.name, source, log)
             except VersionToCome:
                 version = log.newest
             except FlowBroken:
@@ -190,11 +191,11 @@ def _unread_versions(table: Table) -> int:
     assert isinstance(table.source, Delta)
     newest = DeltaLog(settings().table_path(table.source.table)).newest
     checkpoints = settings().checkpoints(table.flow)
-    generation = checkpoint.newest_generation(checkpoints)
-    committed = None if generation is None else checkpoint.last_committed(checkpoints / str(generation))
+    generation = checkpoint_files.newest_generation(checkpoints)
+    committed = None if generation is None else checkpoint_files.last_committed(checkpoints / str(generation))
     if committed is None:
         return newest + 1
-    return newest - checkpoint.read_version(checkpoint.end_offset(checkpoints / str(generation), committed))
+    return newest - checkpoint_files.read_version(checkpoint_files.end_offset(checkpoints / str(generation), committed))
 
 
 def _seconds_since_compaction(log: DeltaLog, now_seconds: float) -> float | None:

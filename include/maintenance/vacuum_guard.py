@@ -8,11 +8,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from include.catalog import Catalog
+from include.checkpoints import checkpoint_files
+from include.delta import commit_history, versions
+from include.delta.delta_log import DeltaLog, Tombstone
 from include.errors import FlowBroken, Unreachable
 from include.lake import listing
 from include.lake.object_path import LakePath
-from include.readers import active_commits, checkpoint, starting_version
-from include.readers.delta_log import DeltaLog, Tombstone
 from include.settings import settings
 from include.spec import Delta
 
@@ -161,21 +162,21 @@ def _reading_flow(name: str, source: Delta) -> Iterator[Consumer]:
     from the end of the previous batch on.
     """
     checkpoints = settings().checkpoints(name)
-    generation = checkpoint.newest_generation(checkpoints)
+    generation = checkpoint_files.newest_generation(checkpoints)
     if generation is None:
         return
     directory = checkpoints / str(generation)
-    committed = checkpoint.last_committed(directory)
+    committed = checkpoint_files.last_committed(directory)
     committed_at = None if committed is None else _modified(directory / "commits" / str(committed))
     try:
-        checkpoint.check(directory)
-        batch = checkpoint.last_planned(directory) if committed is None else committed
-        offset = None if batch is None else checkpoint.end_offset(directory, batch)
+        checkpoint_files.check(directory)
+        batch = checkpoint_files.last_planned(directory) if committed is None else committed
+        offset = None if batch is None else checkpoint_files.end_offset(directory, batch)
         if offset is None:
             return
-        version = _before_first(name, source, offset) if committed is None else checkpoint.read_version(offset)
-        previous_end = checkpoint.end_offset(directory, committed - 1) if committed else None
-        previous_version = None if previous_end is None else checkpoint.read_version(previous_end)
+        version = _before_first(name, source, offset) if committed is None else checkpoint_files.read_version(offset)
+        previous_end = checkpoint_files.end_offset(directory, committed - 1) if committed else None
+        previous_version = None if previous_end is None else checkpoint_files.read_version(previous_end)
     except (FlowBroken, Unreachable, KeyError, TypeError, ValueError):
         yield Consumer(f"{name}, whose checkpoint does not say where it stands", -1, committed_at)
         return
@@ -188,7 +189,7 @@ def _reading_flow(name: str, source: Delta) -> Iterator[Consumer]:
 
 def _before_first(name: str, source: Delta, offset: dict[str, Any]) -> int:
     """Returns the version before those that a replay of the first batch needs. offset: the batch's end."""
-    declared_start = starting_version.first_version(name, source)
+    declared_start = versions.first_version(name, source)
     # Without a declared start, its snapshot may be the version before the one in which the batch ends.
     return int(offset["reservoirVersion"]) - 1 if declared_start is None else declared_start - 1
 
@@ -197,7 +198,7 @@ def _writing_flows(flows: Collection[str], log: DeltaLog) -> Iterator[Consumer]:
     """Yields the newest active commit of each writing flow."""
     remaining, commits = (
         set(flows),
-        (commit for commit, is_active in active_commits.commits_with_activity(log) if is_active),
+        (commit for commit, is_active in commit_history.commits_with_activity(log) if is_active),
     )
     while remaining and (commit := next(commits, None)):
         if (flow := commit.metadata.get("flow")) in remaining:

@@ -14,13 +14,13 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from include import catalog
+from include.checkpoints import checkpoint_files
 from include.control import platform
 from include.control.store import database
 from include.errors import SluiceError
-from include.readers import checkpoint, position
-from include.readers.kafka import cluster
-from include.readers.kafka.cluster import AccessRefused
-from include.readers.kafka_broker import Topics
+from include.kafka import cluster
+from include.kafka.broker import Topics
+from include.kafka.cluster import AccessRefused
 from include.settings import settings
 from include.spec import Kafka
 
@@ -48,7 +48,7 @@ def mirror(tables: catalog.Catalog, timeout_seconds: float = TIMEOUT_SECONDS) ->
     outcomes: dict[str, Mirrored] = {}
     for flow in tables.flows.values():
         try:
-            flow_position = position.position_of(flow.flow)
+            flow_position = checkpoint_files.position_of(flow.flow)
         except SluiceError as error:
             outcomes[flow.flow] = Mirrored(_group(flow.flow), str(error))
             continue
@@ -57,7 +57,7 @@ def mirror(tables: catalog.Catalog, timeout_seconds: float = TIMEOUT_SECONDS) ->
             offsets_by_flow[flow.flow] = {
                 (topic, partition): offset
                 for topic in flow_position.offset
-                for partition, offset in checkpoint.positions(flow_position.offset, topic).items()
+                for partition, offset in checkpoint_files.positions(flow_position.offset, topic).items()
             }
     topics_of: dict[str, Topics] = {}
     for name, flows in clusters.items():

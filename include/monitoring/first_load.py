@@ -12,10 +12,11 @@ from sqlalchemy import Engine
 from include.catalog import Catalog
 from include.control import first_loads
 from include.control.first_loads import Awaited
+from include.delta import stored_table
 from include.errors import SluiceError, Unreachable
+from include.flows import source_end
 from include.monitoring import lag
 from include.project import examination
-from include.readers import source_end, stored_table
 from include.rules import References
 from include.settings import settings
 from include.spec import Delta, Table

@@ -5,14 +5,15 @@ from dataclasses import dataclass, replace
 
 from deltalake.exceptions import DeltaError
 
+from include.checkpoints import checkpoint_files
+from include.checkpoints.checkpoint_files import Position
+from include.delta import versions as beginning
 from include.errors import SluiceError, Unreachable
+from include.flows import refreshes, source_end
+from include.kafka import cluster, retention
+from include.kafka.broker import NoSuchTopic
+from include.kafka.retention import PartitionPosition, RetentionClock
 from include.monitoring.source_snapshot import TIMEOUT_SECONDS, SourceSnapshot, Topic
-from include.readers import checkpoint, kafka_retention, position, quarantined_files, refreshes
-from include.readers import starting_version as beginning
-from include.readers.kafka import cluster
-from include.readers.kafka_broker import NoSuchTopic
-from include.readers.kafka_retention import PartitionPosition, RetentionClock
-from include.readers.position import Position
 from include.spec import Delta, Files, Kafka, Table
 
 
@@ -112,7 +113,7 @@ def lag_of(flow: Table, sources: SourceSnapshot) -> Lag:
         if flow.is_view:
             assert isinstance(flow.source, Delta)
             return _of_view(lag, flow.name, flow.source, sources)
-        flow_position = position.position_of(flow.flow)
+        flow_position = checkpoint_files.position_of(flow.flow)
         lag = replace(lag, has_begun=flow_position is not None and flow_position.committed is not None)
         if isinstance(flow.source, Kafka):
             return _of_kafka(lag, flow.source, flow_position, sources)
@@ -130,7 +131,7 @@ def _of_kafka(lag: Lag, source: Kafka, flow_position: Position | None, sources: 
     clocks = [
         clock
         for name, topic in sources.topics(source).items()
-        for clock in kafka_retention.clocks(cluster.of(source), _places(name, topic, flow_position), topic.limits)
+        for clock in retention.clocks(cluster.of(source), _places(name, topic, flow_position), topic.limits)
     ]
     offsets: dict[str, dict[int, int]] = {}
     for clock in clocks:
@@ -141,7 +142,7 @@ def _of_kafka(lag: Lag, source: Kafka, flow_position: Position | None, sources: 
         count=sum(clock.unread for clock in clocks),
         offsets=offsets,
         seconds=_age(oldest_at, sources),
-        expires=kafka_retention.first_to_expire(clocks),
+        expires=retention.first_to_expire(clocks),
     )
 
 
@@ -153,7 +154,7 @@ def _places(name: str, topic: Topic, flow_position: Position | None) -> list[Par
     read = (
         None
         if flow_position is None or flow_position.committed is None
-        else checkpoint.positions(flow_position.offset, name)
+        else checkpoint_files.positions(flow_position.offset, name)
     )
     return [
         PartitionPosition(name, partition, span.begin if read is None else read.get(partition, 0), span.begin, span.end)
@@ -163,7 +164,7 @@ def _places(name: str, topic: Topic, flow_position: Position | None) -> list[Par
 
 def _of_files(lag: Lag, flow: Table, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
     checkpoint_path, end = (flow_position.checkpoint, flow_position.offset) if flow_position else (None, None)
-    waiting = quarantined_files.unread_files(flow, checkpoint_path, end)
+    waiting = source_end.unread_files(flow, checkpoint_path, end)
     oldest_at = min((file.modified_ms / 1000 for file in waiting), default=None)
     size = sum(file.bytes for file in waiting)
     return replace(lag, count=len(waiting), files=len(waiting), bytes=size, seconds=_age(oldest_at, sources))
@@ -173,7 +174,10 @@ def _of_delta(lag: Lag, source: Delta, flow_position: Position | None, sources: 
     feed = sources.feed(source)
     newest = feed.log.newest
     if flow_position is not None and flow_position.offset is not None:
-        versions, volume = newest - checkpoint.read_version(flow_position.offset), feed.behind(flow_position.offset)
+        versions, volume = (
+            newest - checkpoint_files.read_version(flow_position.offset),
+            feed.behind(flow_position.offset),
+        )
     elif (first := beginning.first_version(lag.flow, source)) is not None:
         versions, volume = newest - first + 1, feed.since(first)
     else:

@@ -11,12 +11,13 @@ from typing import Any
 
 from deltalake.exceptions import DeltaError
 
+from include.checkpoints import checkpoint_files, landing_folder
+from include.delta.backlog import MOST_COMMITS, Backlog
+from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError
+from include.flows import source_end
 from include.monitoring.lag import Lag
 from include.monitoring.source_snapshot import SourceSnapshot
-from include.readers import checkpoint, landing_folder, position, quarantined_files
-from include.readers.delta_backlog import MOST_COMMITS, Backlog
-from include.readers.delta_log import DeltaLog
 from include.spec import Delta, Files, Kafka, Table
 
 # Data that is unread for a shorter time has only just arrived.
@@ -126,7 +127,7 @@ def _of_kafka(
 ) -> tuple[str, int, int, int] | None:
     arrived = read = 0
     for name, topic in sources.topics(source).items():
-        earlier_positions = checkpoint.positions(earlier_offset, name)
+        earlier_positions = checkpoint_files.positions(earlier_offset, name)
         for partition, span in topic.spans.items():
             arrived += span.end - span.end_then
             read += span.end - (lag.offsets or {})[name][partition] - earlier_positions.get(partition, span.begin)
@@ -136,11 +137,11 @@ def _of_kafka(
 def _of_files(
     flow: Table, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot
 ) -> tuple[str, int, int, int] | None:
-    flow_position = position.position_of(flow.flow)
+    flow_position = checkpoint_files.position_of(flow.flow)
     if flow_position is None or flow_position.generation != metadata["generation"]:
         return None
     read_files = landing_folder.planned_files(flow_position.checkpoint, flow_position.offset)
-    waiting = quarantined_files.unread_files(flow, flow_position.checkpoint, flow_position.offset)
+    waiting = source_end.unread_files(flow, flow_position.checkpoint, flow_position.offset)
     dates_ms = [file.found_ms for file in read_files] + [file.modified_ms for file in waiting]
     arrived = sum(date_ms > sources.since * 1000 for date_ms in dates_ms)
     read = sum(file.entry > int(metadata["source_to"]["logOffset"]) for file in read_files)

@@ -33,10 +33,12 @@ from openlineage.client.serde import Serde
 from openlineage.client.transport.http import HttpConfig, HttpTransport
 
 from include.catalog import Catalog
+from include.checkpoints import checkpoint_files
+from include.delta import commit_history, stored_table
+from include.delta.delta_log import Commit, DeltaLog
 from include.errors import SluiceError, Unreachable
-from include.readers import active_commits, checkpoint, refreshes, stored_table
-from include.readers.delta_log import Commit, DeltaLog
-from include.readers.kafka import cluster
+from include.flows import refreshes
+from include.kafka import cluster
 from include.retention import LINEAGE_BYTES
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
@@ -105,7 +107,7 @@ def _newest_commit(flow: Table) -> Commit | None:
     if not settings().is_stored(flow.name):
         return None
     recent_commits = islice(
-        active_commits.commits_with_activity(DeltaLog(settings().table_path(flow.name))), RECENT_COMMITS
+        commit_history.commits_with_activity(DeltaLog(settings().table_path(flow.name))), RECENT_COMMITS
     )
     commits = (commit for commit, is_active in recent_commits if is_active)
     return next(
@@ -145,7 +147,7 @@ def _source_inputs(flow: Table, commit: Commit) -> list[InputDataset]:
     if isinstance(flow.source, Files):
         return [InputDataset(*_dataset_name(settings().folder(flow.source.path)))]
     assert isinstance(flow.source, Delta)
-    return [_table(flow.source.table, checkpoint.read_version(end) if end else None)]
+    return [_table(flow.source.table, checkpoint_files.read_version(end) if end else None)]
 
 
 def _table(table: str, version: int | None) -> InputDataset:

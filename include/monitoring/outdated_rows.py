@@ -9,10 +9,10 @@ from include.catalog import Catalog
 from include.control.jobs import outdated_rows
 from include.control.jobs.outdated_rows import Outdated
 from include.control.store import database
+from include.delta import stored_table
 from include.errors import SluiceError
 from include.project import ranges
 from include.project.ranges import Slice
-from include.readers import stored_table
 from include.settings import settings
 from include.spec import Table
 

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from include.control.store.storable_text import storable
+from include.delta import stored_table
 from include.monitoring import progress_journal
-from include.readers import stored_table
 from include.settings import settings
 
 TABLE = "ledger.query_progress"

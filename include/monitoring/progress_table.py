@@ -12,11 +12,11 @@ from pathlib import Path
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from include.delta import stored_table
 from include.errors import Unreachable
 from include.lake import clients
 from include.monitoring import progress_journal, progress_rows
 from include.monitoring.progress_rows import TABLE
-from include.readers import stored_table
 from include.retention import PROGRESS_DAYS
 from include.settings import settings
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 from typing import cast
 
+from include.delta.delta_log import DeltaLog
 from include.monitoring.row_outcomes import Batch, batches_of
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Table
 

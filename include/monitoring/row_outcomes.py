@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from include.delta.delta_log import Commit, DeltaLog
+from include.flows.refreshes import METHOD, RUN
 from include.ledger import change_outcomes
-from include.readers.delta_log import Commit, DeltaLog
-from include.readers.refreshes import METHOD, RUN
 from include.settings import settings
 from include.spec import Table
 

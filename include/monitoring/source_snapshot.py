@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from include.control.supervision.lag_history import TREND_SECONDS
+from include.delta.backlog import StreamSource
+from include.delta.delta_log import DeltaLog
+from include.kafka import broker, cluster
+from include.kafka.broker import NoSuchTopic, PartitionOffsets
+from include.kafka.retention import Limits
 from include.lake import outages
-from include.readers import kafka_broker
-from include.readers.delta_backlog import StreamSource
-from include.readers.delta_log import DeltaLog
-from include.readers.kafka import cluster
-from include.readers.kafka_broker import NoSuchTopic, PartitionOffsets
-from include.readers.kafka_retention import Limits
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
 
@@ -74,7 +73,7 @@ class SourceSnapshot:
         total.
         """
         existing = self._topics[source.cluster].result()
-        names = kafka_broker.matching(source, existing)
+        names = broker.matching(source, existing)
         if missing := [name for name in names if name not in existing]:
             raise NoSuchTopic(
                 f"topic '{missing[0]}' does not exist on {cluster.of(source)}: create it, or correct the "
@@ -86,11 +85,11 @@ class SourceSnapshot:
         """Returns the topics of all sources in one cluster."""
         kafka_cluster = cluster.named(name)
         timeout_seconds = self._timeout_seconds + (LOGIN_SECONDS if kafka_cluster.file else 0)
-        topics = kafka_broker.Topics(kafka_cluster, timeout_seconds)
+        topics = broker.Topics(kafka_cluster, timeout_seconds)
         if not any(self._listens(server) for server in kafka_cluster.servers.split(",")):
             raise topics.no_answer()
         existing = topics.partitions()
-        names = {name for source in sources for name in kafka_broker.matching(source, existing) if name in existing}
+        names = {name for source in sources for name in broker.matching(source, existing) if name in existing}
         spans = topics.spans([(name, partition) for name in names for partition in existing[name]], self.since)
         limits = topics.configurations(names)
         return {

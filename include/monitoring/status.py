@@ -10,18 +10,20 @@ from typing import Any
 from deltalake.exceptions import DeltaError
 
 from include.catalog import Catalog
+from include.checkpoints import checkpoint_files
 from include.control import orders
 from include.control.store import database
 from include.control.supervision import supervision
+from include.delta import stored_table
+from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError
+from include.flows import refreshes
 from include.monitoring import alarms, freshness, lag_trend, outdated_rows
 from include.monitoring import lag as lags
 from include.monitoring.freshness import Freshness
 from include.monitoring.lag import Lag
 from include.monitoring.lag_trend import Trend
 from include.monitoring.source_snapshot import TIMEOUT_SECONDS, SourceSnapshot
-from include.readers import position, refreshes, stored_table
-from include.readers.delta_log import DeltaLog
 from include.recovery import backfills
 from include.settings import settings
 from include.spec import Table
@@ -146,7 +148,7 @@ def no_partner(flow: Table) -> dict[str, int]:
 
 def _in_flight(flow: str) -> int | None:
     try:
-        flow_position = position.position_of(flow)
+        flow_position = checkpoint_files.position_of(flow)
     except SluiceError:
         return None
     return flow_position.in_flight if flow_position else None

@@ -6,17 +6,18 @@ from datetime import UTC, datetime
 import pyarrow.compute as pc
 
 from include.catalog import Catalog
+from include.checkpoints import checkpoint_files
 from include.control.jobs import stale_tables
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.stale_tables import Stale
 from include.control.store import database
+from include.delta import stored_table
+from include.delta.delta_log import Commit, DeltaLog
 from include.errors import FlowBroken, SluiceError
+from include.flows.batches import BACKFILL
 from include.maintenance import vacuum_guard
 from include.project import ranges
 from include.project.ranges import Slice
-from include.readers import position, stored_table
-from include.readers.batches import BACKFILL
-from include.readers.delta_log import Commit, DeltaLog
 from include.recovery import lost_on_refresh
 from include.settings import settings
 from include.spec import Delta, Files, Table
@@ -113,7 +114,7 @@ def readers(tables: Catalog, table: str) -> list[Table]:
         flow
         for flow in tables.flows.values()
         if isinstance(flow.source, Delta) and flow.source.table == table and not flow.source.changes
-        if position.position_of(flow.flow)
+        if checkpoint_files.position_of(flow.flow)
     ]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from include.errors import UsageError
-from include.readers.timeline import Timeline
+from include.flows.timeline import Timeline
 from include.spec import Delta, Table
 
 

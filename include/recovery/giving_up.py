@@ -12,6 +12,7 @@ from functools import partial
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
+from include.checkpoints.checkpoint_files import newest_generation
 from include.control import commands, lease
 from include.control.jobs import backfill_queue, backfills, give_up, rewinds
 from include.control.jobs.backfills import Backfill, Follower
@@ -21,9 +22,8 @@ from include.control.jobs.rewinds import Rewind
 from include.control.process import Holder
 from include.control.store import database
 from include.errors import UsageError
+from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
-from include.readers.batches import BACKFILL
-from include.readers.checkpoint import newest_generation
 from include.recovery import rewind_state, unseeded_generations
 from include.recovery.backfills import readers, replacing_commit
 from include.settings import settings

@@ -6,10 +6,12 @@ from operator import or_
 
 import pyarrow.compute as pc
 
+from include.checkpoints import landing_folder
+from include.delta import stored_table
 from include.errors import UsageError
+from include.flows import resume_position
+from include.kafka import broker, cluster
 from include.ledger import verify_offsets
-from include.readers import kafka_broker, landing_folder, resume_position, stored_table
-from include.readers.kafka import cluster
 from include.settings import settings
 from include.spec import Files, Kafka, Table
 
@@ -73,7 +75,7 @@ def _records(flow: Table, source: Kafka) -> Iterator[str]:
     if not set(verify_offsets.OFFSET_COLUMNS) <= verify_offsets.columns(flow.name):
         yield f"  what Kafka no longer holds of {source} will be gone: the table does not keep how much that is"
         return
-    topics = kafka_broker.Topics(cluster.of(source))
+    topics = broker.Topics(cluster.of(source))
     read = metadata["source"]["topics"]
     current_ids = topics.ids(read)
     stored = stored_table.dataset(flow.name)

@@ -4,20 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
+from include.checkpoints import checkpoint_files, landing_folder, offset_ranges
+from include.delta import commit_history
+from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken
+from include.kafka import broker, cluster, retention, topics
+from include.kafka.retention import Limits
 from include.lake import listing
-from include.readers import (
-    active_commits,
-    checkpoint,
-    kafka_broker,
-    kafka_retention,
-    landing_folder,
-    offset_ranges,
-    topics,
-)
-from include.readers.delta_log import DeltaLog
-from include.readers.kafka import cluster
-from include.readers.kafka_retention import Limits
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
@@ -53,10 +46,10 @@ def _of_topics(
         return
     kafka_cluster = cluster.of(source)
     for topic in current["topics"]:
-        if Limits.of(kafka_broker.Topics(kafka_cluster).configuration(topic)).compacts:
+        if Limits.of(broker.Topics(kafka_cluster).configuration(topic)).compacts:
             yield f"{flow.flow}: topic '{topic}' is compacted, so it may hold other records than were read"
-        read = checkpoint.positions(metadata["source_to"] if metadata else None, topic)
-        for clock in kafka_retention.clock(kafka_cluster, topic, read):
+        read = checkpoint_files.positions(metadata["source_to"] if metadata else None, topic)
+        for clock in retention.clock(kafka_cluster, topic, read):
             seconds = clock.expires_in_seconds
             expires = clock.unread > 0 and seconds is not None and seconds < LEAST_SECONDS
             if expires or not clock.begin <= clock.position <= clock.end:
@@ -98,7 +91,7 @@ def _of_table(flow: Table, source: Delta, offset: dict[str, Any]) -> Iterator[st
         commit = log.commit(later)
         removes_data = any(action.get("remove", {}).get("dataChange") for action in log.actions(later, b'"remove"'))
         if (
-            active_commits.REWIND in commit.metadata
+            commit_history.REWIND in commit.metadata
             or commit.operation == "RESTORE"
             or (removes_data and not source.changes)
         ):

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from include.checkpoints.checkpoint_files import newest_generation
 from include.errors import Unreachable
+from include.flows import batches, resume_position
+from include.flows.batches import BatchHistory, BatchRecord
 from include.ledger import faults
-from include.readers import batches, resume_position
-from include.readers.batches import BatchHistory, BatchRecord
-from include.readers.checkpoint import newest_generation
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 

@@ -10,16 +10,16 @@ from datetime import UTC, datetime
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
+from include.checkpoints.checkpoint_files import newest_generation
 from include.control.jobs import backfills, rewinds
 from include.control.jobs.rewinds import RestorePoint
 from include.control.store import database
+from include.delta import commit_history
+from include.delta.delta_log import Commit, DeltaLog
 from include.errors import FlowBroken, UsageError
+from include.flows.batches import BACKFILL, commit_kind
+from include.flows.timeline import Timeline
 from include.project import ranges
-from include.readers import active_commits
-from include.readers.batches import BACKFILL, commit_kind
-from include.readers.checkpoint import newest_generation
-from include.readers.delta_log import Commit, DeltaLog
-from include.readers.timeline import Timeline
 from include.recovery import consistent_versions, replayable
 from include.recovery.consistent_versions import ConsistentVersions
 from include.settings import settings
@@ -128,7 +128,7 @@ def _companion(name: str, timeline: Timeline, version: int) -> int | None:
     marks = {_job_key(commit) for commit in kept_commits}
     log = DeltaLog(settings().table_path(name))
     restore_version: int | None = log.newest
-    for commit in (commit for commit, is_active in active_commits.commits_with_activity(log) if is_active):
+    for commit in (commit for commit, is_active in commit_history.commits_with_activity(log) if is_active):
         belongs = _belongs(commit, timeline, version, marks)
         if belongs is False:
             restore_version = None
@@ -154,7 +154,7 @@ def _job_key(commit: Commit) -> tuple[str, object] | None:
     metadata = commit.metadata
     if "replay" in metadata:
         return "replay", metadata["replay"]
-    return next(((key, metadata[key].get("key")) for key in (BACKFILL, active_commits.REWIND) if key in metadata), None)
+    return next(((key, metadata[key].get("key")) for key in (BACKFILL, commit_history.REWIND) if key in metadata), None)
 
 
 def reads(table: Table, restored: set[str]) -> bool:
@@ -211,7 +211,7 @@ def _undone_words(undone: list[Commit]) -> Iterator[str]:
         elif kind == BACKFILL:
             number = commit.metadata[BACKFILL].get("number")
             yield f"{what} is undone: backfill {number} does not come back, run it again where it is wanted"
-        elif kind == active_commits.REWIND:
+        elif kind == commit_history.REWIND:
             yield f"{what} is undone: rewind {commit.metadata[kind]['number']}"
         else:
             yield f"{what} is undone and does not come back, as no flow of Sluice wrote it"

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
+from include.checkpoints.checkpoint_files import newest_generation
 from include.control.jobs.rewinds import RestorePoint, Rewind
-from include.readers import active_commits
-from include.readers.active_commits import REWIND
-from include.readers.checkpoint import newest_generation
-from include.readers.delta_log import DeltaLog
-from include.readers.timeline import Timeline
+from include.delta import commit_history
+from include.delta.commit_history import REWIND
+from include.delta.delta_log import DeltaLog
+from include.flows.timeline import Timeline
 from include.recovery import rewind_plan
 from include.settings import settings
 from include.spec import Table
@@ -29,7 +29,7 @@ def holds_version(name: str, version: int) -> bool:
     timeline = Timeline(name)
     if timeline.content(timeline.versions[-1]) != timeline.content(version):
         return False
-    commits = active_commits.commits_with_activity(DeltaLog(settings().table_path(name)))
+    commits = commit_history.commits_with_activity(DeltaLog(settings().table_path(name)))
     later = takewhile(lambda entry: entry[0].version > version, commits)
     return not any(is_active and "batch" in commit.metadata for commit, is_active in later)
 

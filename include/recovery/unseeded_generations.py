@@ -2,11 +2,12 @@
 
 from contextlib import suppress
 
+from include.checkpoints import checkpoint_files
+from include.delta import commit_history
+from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken
+from include.flows.batches import BACKFILL
 from include.lake import atomic
-from include.readers import active_commits, checkpoint, offset_log
-from include.readers.batches import BACKFILL
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Table
 
@@ -18,11 +19,11 @@ def discard(table: Table) -> None:
     """Withdraws the generations that an earlier attempt began without a commit, because their flows cannot start."""
     for flow in table.flows:
         checkpoints = settings().checkpoints(flow.flow)
-        number = checkpoint.newest_generation(checkpoints)
+        number = checkpoint_files.newest_generation(checkpoints)
         if number is None or number == _newest_committed(flow):
             continue
         with suppress(FlowBroken):
-            if offset_log.owner(checkpoints / str(number)).get("after") == [number, SEED]:
+            if checkpoint_files.owner(checkpoints / str(number)).get("after") == [number, SEED]:
                 atomic.withdraw(checkpoints / str(number))
 
 
@@ -41,7 +42,7 @@ def lacks_seed_commit(flow: Table) -> bool:
     """Returns whether the table holds a full refresh's rows, and the flow's new generation has no commit yet."""
     active = (
         commit.metadata
-        for commit, is_active in active_commits.commits_with_activity(DeltaLog(settings().table_path(flow.name)))
+        for commit, is_active in commit_history.commits_with_activity(DeltaLog(settings().table_path(flow.name)))
         if is_active
     )
     for metadata in active:

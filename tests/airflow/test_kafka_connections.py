@@ -7,7 +7,7 @@ import pytest
 
 from include.airflow import kafka_connections
 from include.catalog import Catalog
-from include.readers.kafka import cluster, librdkafka
+from include.kafka import cluster
 from include.settings import settings
 from include.spec import Kafka, Table
 
@@ -38,7 +38,7 @@ def test_a_user_and_password_reach_both_clients_and_the_file_is_for_the_platform
     store("eu", {"host": "one:1,two:2", "login": "sluice", "password": SECRET, "extra": extra})
     eu = cluster.named("eu")
     assert eu.servers == "one:1,two:2"
-    assert librdkafka.settings_of(eu._properties) == {
+    assert cluster.settings_of(eu._properties) == {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "sluice",
@@ -53,7 +53,7 @@ def test_a_user_and_password_reach_both_clients_and_the_file_is_for_the_platform
     store("eu", {"host": "one:1,two:2", "login": "sluice", "password": SECRET, "extra": extra})
     assert eu.file.stat().st_mtime_ns == written_at
     store("eu", {"host": "one", "port": 1, "login": "sluice", "password": "new", "extra": extra})
-    assert librdkafka.settings_of(cluster.named("eu")._properties)["sasl.password"] == "new"
+    assert cluster.settings_of(cluster.named("eu")._properties)["sasl.password"] == "new"
     assert cluster.named("eu").servers == "one:1"
 
 

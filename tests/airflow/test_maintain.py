@@ -23,8 +23,8 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import incidents
+from include.delta.delta_log import DeltaLog
 from include.maintenance import table_state
-from include.readers.delta_log import DeltaLog
 from include.settings import from_environment, settings
 from include.spec import Maintenance
 from tests.support.waiting import wait_until

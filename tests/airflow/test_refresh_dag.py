@@ -8,8 +8,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from include import catalog
-from include.readers.delta_log import DeltaLog
-from include.readers.refreshes import of_commit
+from include.delta.delta_log import DeltaLog
+from include.flows.refreshes import of_commit
 from include.settings import from_environment, settings
 
 VIEW, SOURCE = "gold.heart_rate_by_day", "gold.heart_rate_by_model"

@@ -11,8 +11,8 @@ import pytest
 
 from include.control.jobs import backfills, stale_tables
 from include.control.jobs.backfills import Backfill
+from include.delta.delta_log import DeltaLog
 from include.examples.events import events
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Table
 from tests.support.backfills import Backfills

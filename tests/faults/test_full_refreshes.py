@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from include.catalog import Catalog
+from include.checkpoints import checkpoint_files
 from include.control.jobs import backfills, stale_tables
 from include.control.store import database
 from include.control.store.schema import leases
+from include.delta.delta_log import DeltaLog
 from include.engine.jobs import shadow_table
 from include.errors import UsageError
 from include.ledger import verify
 from include.project.ranges import Slice
-from include.readers import position
-from include.readers.delta_log import DeltaLog
 from include.recovery.backfills import preview
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -47,7 +47,7 @@ def test_a_full_refresh_of_what_kafka_feeds_beside_its_producer_loses_and_double
             wait_until(lambda: DeltaLog(settings().table_path(gold.name)).newest > version_before + 2, 120)
         chain.assert_all_arrives(tables)
         assert running_driver.error is None
-    assert [position.position_of(table.flow).generation for table in tables] == [2, 2, 2]
+    assert [checkpoint_files.position_of(table.flow).generation for table in tables] == [2, 2, 2]
     assert not any(path.is_dir() for path in shadow_table.places(bronze))
 
 
@@ -96,7 +96,7 @@ def test_a_table_of_several_flows_is_made_anew_by_all_of_them(chain, topic, brok
     other_topic.send(7)
     run_once(*[flow for table in tables for flow in table.flows])
     assert sorted(int(row["value"]) for row in rows_of(bronze.name)) == [1, 2, 3, 4, 5, 6, 7]
-    assert [position.position_of(flow.flow).generation for flow in bronze.flows] == [2, 2]
+    assert [checkpoint_files.position_of(flow.flow).generation for flow in bronze.flows] == [2, 2]
     assert sum(row["rows"] for row in rows_of(chain.gold.name)) == 7
     for table in tables:
         verify.verify(table)

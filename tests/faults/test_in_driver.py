@@ -15,12 +15,12 @@ from include.control.jobs import backfill_queue, backfills, stale_tables
 from include.control.jobs.backfills import Backfill
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
+from include.delta.delta_log import DeltaLog
 from include.engine.jobs import backfill, replacement
 from include.engine.jobs.window import Worker
 from include.engine.stream.driver import jvm_pid
 from include.ledger import verify
 from include.project import ranges
-from include.readers.delta_log import DeltaLog
 from include.rules import Expect
 from include.settings import settings
 from include.spec import Table

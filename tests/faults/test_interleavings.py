@@ -24,6 +24,8 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import pauses, runs
+from include.delta import stored_table
+from include.delta.delta_log import DeltaLog
 from include.engine.jobs import window
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
@@ -32,8 +34,6 @@ from include.engine.tables.commit import USER_METADATA
 from include.errors import LeaseHeld
 from include.maintenance import policy
 from include.maintenance.policy import CompactionPlace
-from include.readers import stored_table
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Maintenance, Table
 from tests.support.expected import Message

@@ -9,8 +9,8 @@ from include.airflow.supervisor import source_health
 from include.catalog import Catalog
 from include.control.supervision import lag_history
 from include.control.supervision.supervision import SourceHealth
+from include.kafka import cluster
 from include.monitoring import rejected_rows
-from include.readers.kafka import cluster
 from include.settings import settings
 from include.spec import Append
 from tests.support.waiting import wait_until

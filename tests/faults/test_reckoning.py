@@ -8,12 +8,12 @@ import pytest
 from deltalake import DeltaTable
 
 from include.catalog import Catalog
+from include.checkpoints.offset_ranges import kafka_ranges
 from include.control.commands import Action
+from include.flows.batches import STATES_WITH_ROWS, BatchHistory
+from include.kafka import broker
 from include.ledger import provenance
 from include.ledger.verify import verify
-from include.readers import kafka_broker
-from include.readers.batches import STATES_WITH_ROWS, BatchHistory
-from include.readers.offset_ranges import kafka_ranges
 from include.settings import settings
 from include.spec import Table
 from tests.support.commits import kill_next_batch
@@ -116,4 +116,4 @@ def test_a_topic_that_was_compacted_before_it_was_read_balances(chain, topic, ru
     chain.assert_bronze_holds(topic.messages())
     verify(chain.silver)
     [batch] = BatchHistory(chain.bronze).batches()
-    assert batch.rows == len(topic.messages()) < kafka_broker.end_offsets(topic.cluster, topic.name)[0]
+    assert batch.rows == len(topic.messages()) < broker.end_offsets(topic.cluster, topic.name)[0]

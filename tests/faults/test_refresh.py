@@ -19,14 +19,14 @@ from include.catalog import Catalog
 from include.control.jobs import windows
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
+from include.delta.delta_log import DeltaLog
 from include.engine.jobs import refresh as engine_refresh
 from include.engine.jobs import window
 from include.engine.tables import maintain as engine_maintain
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable
+from include.flows import refreshes
 from include.ledger import verify
 from include.maintenance import table_state, vacuum_guard
-from include.readers import refreshes
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Delta, Expect, Kafka, Maintenance, Replace, Table
 from tests.conftest import ROOT

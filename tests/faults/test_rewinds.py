@@ -6,8 +6,8 @@ import pytest
 
 from include.control.commands import Action
 from include.control.jobs import rewinds
-from include.readers.active_commits import REWIND
-from include.readers.delta_log import DeltaLog
+from include.delta.commit_history import REWIND
+from include.delta.delta_log import DeltaLog
 from include.settings import settings
 from tests.support.flows import double_numbers, has_rows, only_in_full_runs, rows_of
 from tests.support.jobs.process import Job

@@ -24,14 +24,14 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.lock import LockRequest
 from include.control.process import Holder
 from include.control.store import database
+from include.delta import stored_table
+from include.delta.delta_log import DeltaLog
 from include.engine.batch import batch
 from include.engine.stream import preparation
 from include.errors import Unreachable
 from include.lake.object_path import names
 from include.maintenance import table_state, vacuum_guard
 from include.maintenance.plan import OPTIMIZE, VACUUM
-from include.readers import stored_table
-from include.readers.delta_log import DeltaLog
 from include.settings import from_environment, settings
 from include.spec import Table
 from tests.conftest import ROOT

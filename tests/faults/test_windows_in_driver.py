@@ -8,9 +8,9 @@ from sqlalchemy import Engine
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.jobs import window_queue, windows
+from include.delta.delta_log import DeltaLog
 from include.engine.tables import maintain
 from include.ledger import verify
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Maintenance, Table
 from tests.support.flows import Chain, rows_of, wait_for_rows

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
 
+from include.delta.delta_log import DeltaLog
 from include.engine.fast_path import compaction, data_file
 from include.engine.fast_path.transaction import Target
 from include.engine.session import jvm_of
 from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Append, Delta, Table, Upsert
 from tests.support.flows import FULL

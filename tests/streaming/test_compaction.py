@@ -12,12 +12,12 @@ from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
+from include.delta.delta_log import DeltaLog
 from include.engine.fast_path import compaction, statistics
 from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables import maintain
 from include.maintenance.plan import OPTIMIZE, Step
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from tests.support.commits import switch_fast_path
 

@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 
 from include.catalog import Catalog
+from include.checkpoints import checkpoint_files
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
+from include.delta.delta_log import DeltaLog
 from include.engine.tables import create_table, maintain
 from include.errors import FlowBroken, FlowFailed, Unreachable
+from include.flows.batches import BatchHistory
 from include.ledger import verify
 from include.ledger.batch_files import AppendedFiles
 from include.maintenance import table_state
 from include.project.sources import inline_steps
-from include.readers import checkpoint
-from include.readers.batches import BatchHistory
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Bucket, Delta, Maintenance, Table, Upsert
 from tests.support.commits import intercept_commits
@@ -42,8 +42,8 @@ def offsets(table: str) -> list[tuple[int, int, bool]]:
     """The end of each batch of a flow: version, file index, and whether it lies in the initial snapshot."""
     checkpoint_path = settings().checkpoints(table) / "1"
     end_offsets = [
-        checkpoint.end_offset(checkpoint_path, batch)
-        for batch in range((checkpoint.last_planned(checkpoint_path) or 0) + 1)
+        checkpoint_files.end_offset(checkpoint_path, batch)
+        for batch in range((checkpoint_files.last_planned(checkpoint_path) or 0) + 1)
     ]
     return [(end["reservoirVersion"], end["index"], end["isStartingVersion"]) for end in end_offsets]
 

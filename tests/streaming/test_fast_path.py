@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
+from include.delta.delta_log import MERGED, DeltaLog
 from include.engine.batch import tuning
 from include.engine.fast_path import aggregate, internals, path, replaced_files, source
 from include.engine.fast_path.features import NotSupported
@@ -26,7 +27,6 @@ from include.engine.tables import create_table
 from include.errors import FlowBroken, LedgerMismatch
 from include.ledger import verify
 from include.monitoring import row_outcomes
-from include.readers.delta_log import MERGED, DeltaLog
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert, Watermark
 from tests.support.commits import switch_fast_path

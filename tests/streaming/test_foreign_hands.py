@@ -5,9 +5,9 @@ import pytest
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
+from include.delta import stored_table
 from include.engine.fast_path.transaction import Target
 from include.errors import FlowBroken
-from include.readers import stored_table
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.batches import BatchWriter

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from include import catalog
+from include.delta import stored_table
 from include.errors import FlowFailed
 from include.monitoring import progress_rows
 from include.monitoring.progress_table import gather
-from include.readers import stored_table
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Table
 from tests.support.flows import Driver, rows_of

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from include.delta import stored_table
 from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
@@ -14,7 +15,6 @@ from include.engine.tables import create_table
 from include.engine.tables.commit import txn_app_id
 from include.monitoring import row_outcomes
 from include.monitoring.row_outcomes import Batch
-from include.readers import stored_table
 from include.spec import Table
 
 

@@ -16,11 +16,11 @@ from include.control.commands import Action, Command
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
+from include.delta import stored_table
 from include.engine.jobs.job_runner import JobRunner
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.ledger import verify
-from include.readers import stored_table
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Table, Upsert
 from tests.support.expected import Message

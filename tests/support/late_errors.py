@@ -17,7 +17,7 @@ from py4j.java_gateway import JavaMember
 ERRORS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 # System calls, and functions of libraries whose own calls a profile function does not see.
 SYSTEM = ("posix", "_io", "deltalake._internal")
-LIBRARIES = ("pyarrow/parquet/core.py", "deltalake/table.py", "include/lake/", "include/readers/stored_table.py")
+LIBRARIES = ("pyarrow/parquet/core.py", "deltalake/table.py", "include/lake/", "include/delta/stored_table.py")
 # They only look at a name, or read an answer of the JVM.
 OTHERS = ("fspath", "readline")
 # Methods of Java objects that read or write files.

@@ -13,11 +13,11 @@ from include.control.jobs.rewinds import Rewind
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
+from include.delta.delta_log import DeltaLog
 from include.engine.jobs import rewind
 from include.engine.jobs.window import Worker
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
-from include.readers.delta_log import DeltaLog
 from include.recovery import rewind_plan
 from include.recovery.rewind_plan import RewindPlan
 from include.settings import settings

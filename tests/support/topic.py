@@ -15,8 +15,8 @@ from confluent_kafka.admin import (
 )
 
 from include.errors import Unreachable
-from include.readers import kafka_broker
-from include.readers.kafka.cluster import Cluster
+from include.kafka import broker
+from include.kafka.cluster import Cluster
 from tests.support import expected
 from tests.support.expected import Message
 from tests.support.waiting import wait_until
@@ -119,5 +119,5 @@ class Topic:
 
     def _is_known(self, partitions: int) -> bool:
         with suppress(Unreachable):
-            return len(kafka_broker.offsets(self.cluster, self.name)) == partitions
+            return len(broker.offsets(self.cluster, self.name)) == partitions
         return False

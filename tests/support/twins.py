@@ -9,14 +9,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from include.checkpoints import checkpoint_files
+from include.delta import stored_table
+from include.delta.delta_log import DeltaLog
 from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path import path
 from include.engine.tables import create_table
+from include.flows import resume_position
 from include.monitoring import row_outcomes
-from include.readers import offset_log, resume_position, stored_table
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -36,7 +38,7 @@ class Twin:
 
     def __post_init__(self) -> None:
         (self.home / "offsets").mkdir(parents=True)
-        (self.home / offset_log.OWNER).write_text("{}")
+        (self.home / checkpoint_files.OWNER).write_text("{}")
         create_table.create(self.spark, self.table)
         self.start(0)
 

@@ -31,10 +31,13 @@ DECLARATIONS = (
 # include.control needs psutil to tell processes apart.
 CONTROL = (*DECLARATIONS, "include.control", "sqlalchemy", "psutil")
 LAKE = (*DECLARATIONS, "include.lake", "obstore", "pyarrow")
-READERS = (*CONTROL, "include.lake", "include.readers", "deltalake", "pyarrow", "confluent_kafka")
-LEDGER = (*READERS, "include.ledger")
-MAINTENANCE = (*READERS, "include.maintenance")
-RECOVERY = (*READERS, "include.ledger", "include.maintenance", "include.recovery")
+CHECKPOINTS = (*DECLARATIONS, "include.lake", "include.checkpoints", "pyarrow")
+DELTA = (*CHECKPOINTS, "include.delta", "deltalake", "pyarrow")
+KAFKA = (*CHECKPOINTS, "include.kafka", "confluent_kafka")
+FLOWS = (*CONTROL, *DELTA, *KAFKA, "include.flows")
+LEDGER = (*FLOWS, "include.ledger")
+MAINTENANCE = (*FLOWS, "include.maintenance")
+RECOVERY = (*FLOWS, "include.ledger", "include.maintenance", "include.recovery")
 # One module imports each of these exporters.
 MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage", "requests")
 ENGINE = (*MONITORING, "include.engine", "pyspark", "py4j", "delta", "jsonschema_rs")
@@ -65,7 +68,10 @@ ZONES = {
     "project": Zone(("include/project/*.py",), DECLARATIONS, ("*",)),
     "lake": Zone(("include/lake/*.py",), LAKE, WITHOUT_A_JVM),
     "control": Zone(("include/control/**/*.py",), CONTROL, WITHOUT_A_JVM),
-    "readers": Zone(("include/readers/**/*.py",), READERS, WITHOUT_A_JVM),
+    "checkpoints": Zone(("include/checkpoints/*.py",), CHECKPOINTS, WITHOUT_A_JVM),
+    "delta": Zone(("include/delta/*.py",), DELTA, WITHOUT_A_JVM),
+    "kafka": Zone(("include/kafka/*.py",), KAFKA, WITHOUT_A_JVM),
+    "flows": Zone(("include/flows/*.py",), FLOWS, WITHOUT_A_JVM),
     "ledger": Zone(("include/ledger/*.py",), LEDGER, WITHOUT_A_JVM),
     "maintenance": Zone(("include/maintenance/*.py",), MAINTENANCE, WITHOUT_A_JVM),
     "recovery": Zone(("include/recovery/*.py",), RECOVERY, WITHOUT_A_JVM),

@@ -17,13 +17,13 @@ from pathlib import Path
 import psutil
 
 from include import retention
+from include.checkpoints import checkpoint_files
 from include.control import cleanup, incidents
 from include.control.process import OWNER, is_leftover
 from include.control.store import database
 from include.errors import report
 from include.lake import atomic, listing
 from include.lake.object_path import LakePath, names, remove_tree
-from include.readers import checkpoint
 from include.settings import settings
 
 DAY_SECONDS = 86_400.0
@@ -109,7 +109,7 @@ def forget_generations(now_seconds: float) -> int:
     deleted = 0
     for flow in names(settings().all_checkpoints):
         checkpoints = settings().checkpoints(flow)
-        numbers = sorted(checkpoint.generations(checkpoints))
+        numbers = sorted(checkpoint_files.generations(checkpoints))
         for directory in (checkpoints / str(number) for number in numbers[:-2]):
             if _written_at(directory) < before:
                 remove_tree(directory)

@@ -12,9 +12,9 @@ from include.control.store import database
 from include.control.supervision import lag_history
 from include.control.supervision.supervision import SourceHealth
 from include.errors import SluiceError
+from include.kafka import broker
 from include.monitoring import freshness, lag, rejected_rows
 from include.monitoring.lag import Lag
-from include.readers import kafka_broker
 from include.spec import Table
 
 
@@ -24,7 +24,7 @@ def look(engine: Engine, tables: Catalog) -> dict[str, SourceHealth]:
     Stores each flow's backlog. Raises Unreachable for the control database only.
     """
     promises = any(table.fresh_minutes is not None for table in tables.tables.values())
-    lags = lag.measure((tables.readers if promises else tables.flows).values(), kafka_broker.TIMEOUT_SECONDS)
+    lags = lag.measure((tables.readers if promises else tables.flows).values(), broker.TIMEOUT_SECONDS)
     lag_of = {flow: flow_lag for flow, flow_lag in lags.items() if flow_lag.has_begun and flow in tables.flows}
     for flow, flow_lag in lag_of.items():
         if flow_lag.unknown and not _waits(flow_lag):

@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.checkpoints import checkpoint_files, offset_ranges
 from include.control.skips import Skip
 from include.engine import struct_type
 from include.engine.batch import (
@@ -36,7 +37,6 @@ from include.engine.python.limited_batch import limited
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata
 from include.engine.tables.read_table import read_table
-from include.readers import checkpoint, offset_ranges
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Files, Replace, Rule, Table, Upsert
 
@@ -72,8 +72,8 @@ class FlowContext:
 
     def stamp(self, batch: int) -> CommitMetadata:
         """Returns the metadata of the batch's commit, with its offsets as the checkpoint holds them."""
-        source_from = checkpoint.end_offset(self.checkpoint.path, batch - 1)
-        source_to = checkpoint.end_offset(self.checkpoint.path, batch)
+        source_from = checkpoint_files.end_offset(self.checkpoint.path, batch - 1)
+        source_to = checkpoint_files.end_offset(self.checkpoint.path, batch)
         flow_checkpoint = self.checkpoint
         return CommitMetadata(
             self.table.flow,
@@ -365,7 +365,7 @@ def _count_rows(
 
 def _recompute(rows: DataFrame, context: FlowContext, write: Upsert, metadata: CommitMetadata) -> int:
     """Recomputes the keys or buckets that the batch touches, and merges them. Returns how many rows the batch has."""
-    table, bucket, version = context.table, write.recompute, checkpoint.read_version(metadata.source_to)
+    table, bucket, version = context.table, write.recompute, checkpoint_files.read_version(metadata.source_to)
     left_out = context.left_out or ()
     if bucket is None:
         # Before the commit, behind which nothing may fail.
@@ -389,7 +389,7 @@ def _replace_buckets(
     """Recomputes the buckets with these starts, in seconds since 1970, and commits them as the batch."""
     table, bucket, starts = context.table, write.recompute, set(starts)
     assert bucket
-    version, buckets = checkpoint.read_version(metadata.source_to), table_rows.Buckets.at(starts, bucket, write)
+    version, buckets = checkpoint_files.read_version(metadata.source_to), table_rows.Buckets.at(starts, bucket, write)
     recomputed_rows = table_rows.recomputed(spark, table, write, version, buckets, context.left_out or ())
     pruning = data_skipping.condition(f"stored`.`{bucket.name}", starts, bucket.unit)
     commit.commit(recomputed_rows, table, metadata, pruning=pruning)
@@ -410,7 +410,7 @@ def _recompute_isolated(
         else (),
         key=lambda start: (start is not None, start),
     )
-    version = checkpoint.read_version(metadata.source_to)
+    version = checkpoint_files.read_version(metadata.source_to)
     source = table_rows.without(read_table(spark, table.source.table, version), context.left_out or ())
     buckets = table_rows.Buckets.at(starts, bucket, write) if bucket else table_rows.Buckets()
     if not table.steps:

@@ -9,6 +9,9 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from include.checkpoints import checkpoint_files, offset_ranges
+from include.checkpoints.offset_ranges import OffsetRange
+from include.delta import stored_table
 from include.engine import failure
 from include.engine.batch import poison, prepare, read, storable
 from include.engine.checkpoints.checkpoint import Checkpoint
@@ -18,10 +21,8 @@ from include.engine.tables import create_table
 from include.engine.tables.commit import CommitMetadata
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken, FlowFailed, SluiceError
+from include.kafka import broker
 from include.monitoring import row_outcomes
-from include.readers import offset_log, offset_ranges, stored_table
-from include.readers.kafka import raw_records
-from include.readers.offset_ranges import OffsetRange
 from include.rules import FAILED
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -70,7 +71,7 @@ def announce(table: Table, metadata: CommitMetadata, error: Exception) -> None:
 
 def has_made_rows(table: Table, flow_checkpoint: Checkpoint) -> bool:
     """Whether today's definition of the flow has made rows in a committed batch."""
-    definitions = offset_log.owner(flow_checkpoint.path).get("definitions") or [{"from_batch": 0}]
+    definitions = checkpoint_files.owner(flow_checkpoint.path).get("definitions") or [{"from_batch": 0}]
     first = definitions[-1].get("from_batch", 0)
     return any(
         batch.flow == table.flow
@@ -290,7 +291,7 @@ def _readable(rows: DataFrame, table: Table, metadata: CommitMetadata) -> tuple[
     _require_bearable(
         search, lambda position: str(_part(ranges, position, position + 1)[0]), table, metadata, error, True
     )
-    places = raw_records.read(source, [range_ for range_, _ in unread])
+    places = broker.read_raw(source, [range_ for range_, _ in unread])
     failed = poison.records_of(spark, places, [reason for _, reason in unread])
     readable = [range_ for part in _between(ranges, [row.position for row in search.found]) for range_ in part]
     records = read.kafka_between(spark, source, readable) if readable else rows.limit(0)

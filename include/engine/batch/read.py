@@ -10,14 +10,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.catalog import Catalog
+from include.checkpoints import landing_folder
+from include.checkpoints.offset_ranges import OffsetRange
+from include.delta import stored_table, versions
 from include.engine.batch import schema_registry
 from include.engine.check.checked_schema import parsed
 from include.engine.session import require_connector
 from include.engine.tables.read_table import read_table
 from include.errors import Unreachable
-from include.readers import landing_folder, starting_version, stored_table
-from include.readers.kafka import cluster
-from include.readers.offset_ranges import OffsetRange
+from include.kafka import cluster
 from include.settings import settings
 from include.spec import CHANGE_SCHEMA, Delta, Files, Kafka, Table
 
@@ -51,9 +52,9 @@ def delta(spark: SparkSession, flow: str, source: Delta, is_new: bool) -> DataFr
     if source.max_bytes is not None:
         reader = reader.option("maxBytesPerTrigger", source.max_bytes)
     if source.changes:
-        starting_version.require_change_feed(flow, source)
+        versions.require_change_feed(flow, source)
         reader = reader.option("readChangeFeed", "true")
-    if is_new and (version := starting_version.first_version(flow, source)) is not None:
+    if is_new and (version := versions.first_version(flow, source)) is not None:
         reader = reader.option("startingVersion", version)
     return reader.load(str(path))
 

@@ -14,8 +14,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from include.delta import stored_table
 from include.engine import struct_type
-from include.readers import stored_table
 from include.rules import Expect, Rule
 from include.spec import Table
 from include.spec.origin import FAILED_RECORD

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.checkpoints import checkpoint_files
 from include.engine.batch import merge_changes, quality, read, storable
+from include.flows import resume_position
 from include.lake.object_path import LakePath
-from include.readers import offset_log, resume_position
 from include.rules import Rule
 from include.spec import Expect, Table, Upsert, Watermark
 
@@ -57,7 +58,7 @@ def latest(table: Table, checkpoint: LakePath, batch: int) -> int | None:
     the same answer.
     """
     assert table.watermark
-    planned_at = offset_log.planned_batch(checkpoint, batch).at
+    planned_at = checkpoint_files.planned_batch(checkpoint, batch).at
     return None if planned_at is None else round(planned_at * 1_000_000) + micros(table.watermark.ahead_minutes)
 
 

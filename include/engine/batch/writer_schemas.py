@@ -16,8 +16,8 @@ from include.engine.batch import schema_registry
 from include.engine.files.schema_evolution import fits
 from include.engine.python import json_schema
 from include.errors import FlowBroken
+from include.kafka import schema_registry as registry_client
 from include.project.avro import RefersToItself, fields, record_name, schemas_by_id
-from include.readers import schema_registry as registry_client
 from include.spec import Avro, Json, Registry, Table
 
 Registered = TypeVar("Registered", bound=Avro | Json)

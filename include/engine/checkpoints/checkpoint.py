@@ -7,18 +7,20 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from include.checkpoints import checkpoint_files
+from include.checkpoints.checkpoint_files import OWNER
 from include.control.resets import Reset
 from include.control.skips import Skip
+from include.delta import commit_history, stored_table
 from include.engine.checkpoints import definition, generation, sibling_flows
 from include.engine.session import jvm_of
 from include.engine.tables.commit import txn_app_id
 from include.errors import FlowBroken, FlowFailed, LeaseHeld
+from include.flows.resume_position import StartPosition, after_last_commit, identity, last_commit_metadata
+from include.kafka import topics
+from include.kafka.retention import LostOffsets
 from include.lake import atomic
 from include.lake.object_path import LakePath
-from include.readers import active_commits, checkpoint, offset_log, stored_table, topics
-from include.readers.kafka_retention import LostOffsets
-from include.readers.offset_log import OWNER
-from include.readers.resume_position import StartPosition, after_last_commit, identity, last_commit_metadata
 from include.recovery import unseeded_generations
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -56,7 +58,7 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
     match, and Unreachable.
     """
     owner, directory = identity(table), _lock_home(spark, table)
-    newest = checkpoint.newest_generation(directory)
+    newest = checkpoint_files.newest_generation(directory)
     if newest is None:
         sibling_flows.require_unread(table, owner["source"])
     number, beginning = newest or 1, StartPosition()
@@ -75,7 +77,7 @@ def begin_next_generation(spark: SparkSession, table: Table, reset: Reset) -> tu
         # The flow would read again what the refresh has read after the flow's last commit.
         raise _unfinished_refresh_error(table)
     owner, directory = identity(table), _lock_home(spark, table)
-    newest = checkpoint.newest_generation(directory)
+    newest = checkpoint_files.newest_generation(directory)
     beginning = after_last_commit(table, reset.accepts_loss)
     if newest is not None and beginning.after:
         _check_write(directory / str(newest), owner, table)
@@ -121,10 +123,13 @@ def _require_no_commit(table: Table) -> None:
 
 
 def _open(path: LakePath, generation_number: int, table: Table, owner: dict[str, Any]) -> Checkpoint:
-    stored_owner = offset_log.owner(path)
+    stored_owner = checkpoint_files.owner(path)
     _check_owner(stored_owner, owner, path, table)
-    checkpoint.check(path)
-    committed, planned = _batch_number(checkpoint.last_committed(path)), _batch_number(checkpoint.last_planned(path))
+    checkpoint_files.check(path)
+    committed, planned = (
+        _batch_number(checkpoint_files.last_committed(path)),
+        _batch_number(checkpoint_files.last_planned(path)),
+    )
     stored = stored_table.open_table(table.name)
     if stored.transaction_version(txn_app_id(table.flow, generation_number + 1)) is not None:
         raise _checkpoint_lost_error(table, path.parent / str(generation_number + 1), "batches of that generation")
@@ -138,7 +143,7 @@ def _open(path: LakePath, generation_number: int, table: Table, owner: dict[str,
     if written > first_batch:
         require_unrestored(table, (generation_number, written))
     if isinstance(table.source, Kafka) and written >= 0:
-        topics.require_unread_available(table, checkpoint.end_offset(path, written), owner["source"])
+        topics.require_unread_available(table, checkpoint_files.end_offset(path, written), owner["source"])
     flow_checkpoint = Checkpoint(
         path,
         generation_number,
@@ -178,7 +183,7 @@ def _definition_error(table: Table, path: LakePath, stored_owner: object, owner:
 def _check_write(path: LakePath, owner: dict[str, Any], table: Table) -> None:
     """Raises FlowBroken if the write mode changed: the new generation writes the same table, with the same keys."""
     try:
-        stored_owner = offset_log.owner(path)
+        stored_owner = checkpoint_files.owner(path)
     except FlowBroken:
         # A damaged owner file is a reason for a reset.
         return
@@ -200,7 +205,7 @@ def require_unrestored(table: Table, written: tuple[int, int]) -> None:
     """Raises FlowBroken if a RESTORE by hand has undone the flow's newest batch. written: its generation and batch."""
     last = last_commit_metadata(table)
     if last and (int(last["generation"]), int(last["batch"])) < written:
-        raise active_commits.restored_error(table.flow, f"behind batch {last['generation']}/{last['batch']}")
+        raise commit_history.restored_error(table.flow, f"behind batch {last['generation']}/{last['batch']}")
 
 
 def _unfinished_refresh_error(table: Table) -> FlowFailed:
@@ -230,7 +235,7 @@ def _checkpoint_lost_error(table: Table, path: LakePath, written: str) -> FlowBr
 
 def _deploy(flow_checkpoint: Checkpoint, table: Table) -> Checkpoint:
     """Records the batch from which today's definition holds, if it is new."""
-    definitions, first = offset_log.owner(flow_checkpoint.path)["definitions"], flow_checkpoint.written + 1
+    definitions, first = checkpoint_files.owner(flow_checkpoint.path)["definitions"], flow_checkpoint.written + 1
     today = {"sha256": definition.fingerprint(table), "rows": definition.rows_fingerprint(table)}
     if definitions and definitions[-1]["sha256"] == today["sha256"]:
         if "rows" not in definitions[-1]:
@@ -256,4 +261,4 @@ def add_topics(flow_checkpoint: Checkpoint, flow: Table, new_topics: dict[str, s
 
 
 def _write_owner(path: LakePath, **changed: Any) -> None:
-    atomic.write_text(path / OWNER, json.dumps({**offset_log.owner(path), **changed}))
+    atomic.write_text(path / OWNER, json.dumps({**checkpoint_files.owner(path), **changed}))

@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from include import catalog
+from include.checkpoints import checkpoint_files
 from include.errors import FlowBroken
 from include.lake.object_path import LakePath
-from include.readers import offset_log
 from include.spec import Avro, Debezium, Files, Json, Parse, Table, Transform, ddl
 from include.spec.origin import NOT_SENT
 
@@ -74,7 +74,7 @@ def of_commit(checkpoints: LakePath, commit: tuple[int, int] | None) -> dict[str
         return None
     generation, batch = commit
     try:
-        owner = offset_log.owner(checkpoints / str(generation))
+        owner = checkpoint_files.owner(checkpoints / str(generation))
     except FlowBroken:
         # A damaged owner file may be why the checkpoint was reset.
         return None

@@ -2,16 +2,17 @@
 
 from sqlalchemy import Engine
 
+from include.checkpoints import checkpoint_files
 from include.control import commands
 from include.control.jobs import outdated_rows
 from include.control.store import database
+from include.delta import commit_history, stored_table
+from include.delta.backlog import CHANGES_DATA
+from include.delta.delta_log import DeltaLog
 from include.engine.checkpoints.checkpoint import Checkpoint
+from include.flows.batches import BACKFILL
 from include.monitoring.outdated_rows import range_of
 from include.project.ranges import Slice, from_stored_texts
-from include.readers import active_commits, offset_log, stored_table
-from include.readers.batches import BACKFILL
-from include.readers.delta_backlog import CHANGES_DATA
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Table, Upsert
 
@@ -24,7 +25,7 @@ def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoin
     if flow_checkpoint.deployed_from is None:
         return
     result = f"holds from batch {flow_checkpoint.deployed_from} of generation {flow_checkpoint.generation} on"
-    definition = offset_log.owner(flow_checkpoint.path)["definitions"][-1]["rows"]
+    definition = checkpoint_files.owner(flow_checkpoint.path)["definitions"][-1]["rows"]
     is_outdated = flow_checkpoint.has_older_rows and not _recomputes_all(table) and _holds_rows(table)
     recomputed = _recomputed(table, definition) if is_outdated else []
     is_outdated &= Slice() not in recomputed
@@ -44,7 +45,7 @@ def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoin
 def _recomputed(table: Table, definition: str) -> list[Slice]:
     """Returns the ranges that backfills with this definition have replaced, and to which nobody has added since."""
     log, ranges = DeltaLog(settings().table_path(table.name)), list[Slice]()
-    for commit, is_active in active_commits.commits_with_activity(log):
+    for commit, is_active in commit_history.commits_with_activity(log):
         backfill = commit.metadata.get(BACKFILL) or {}
         if is_active and backfill.get("definitions", {}).get(table.flow) == definition:
             ranges.append(from_stored_texts(backfill["from"], backfill["to"]))

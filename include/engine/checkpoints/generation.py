@@ -6,11 +6,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from include.checkpoints import landing_folder
+from include.checkpoints.checkpoint_files import OWNER
+from include.flows.resume_position import StartPosition
 from include.lake import atomic
 from include.lake.object_path import LakePath
-from include.readers import landing_folder
-from include.readers.offset_log import OWNER
-from include.readers.resume_position import StartPosition
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 

@@ -3,9 +3,9 @@
 from contextlib import suppress
 from typing import Any
 
+from include.checkpoints import checkpoint_files
 from include.errors import FlowBroken
 from include.lake.object_path import names
-from include.readers import checkpoint, offset_log
 from include.settings import settings
 from include.spec import Table
 
@@ -36,7 +36,7 @@ def _overlap(source: dict[str, Any], other_source: dict[str, Any]) -> bool:
 def _source(flow: str) -> dict[str, Any]:
     """Returns the source that a flow's newest checkpoint names; empty if it names none."""
     home = settings().checkpoints(flow)
-    generation = checkpoint.newest_generation(home)
+    generation = checkpoint_files.newest_generation(home)
     with suppress(FlowBroken, ValueError, KeyError):
-        return dict(offset_log.owner(home / str(generation))["source"])
+        return dict(checkpoint_files.owner(home / str(generation))["source"])
     return {}

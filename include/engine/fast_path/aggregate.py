@@ -14,6 +14,8 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
+from include.checkpoints import checkpoint_files
+from include.delta import stored_table
 from include.engine.batch import data_skipping, table_rows, tuning
 from include.engine.batch.table_rows import Buckets
 from include.engine.fast_path import data_file, replaced_files, table_at_version
@@ -24,7 +26,6 @@ from include.engine.tables.commit import CommitMetadata
 from include.engine.tables.read_table import read_table
 from include.lake import data_files
 from include.ledger.batch_files import SourceFile
-from include.readers import checkpoint, stored_table
 from include.settings import settings
 from include.spec import Bucket, Delta, Table, Upsert
 
@@ -64,7 +65,7 @@ class Aggregator:
         starts: Starts = set()
         # Without files, the batch holds no new rows, such as that of an OPTIMIZE of the source.
         if files:
-            version = checkpoint.read_version(metadata.source_to)
+            version = checkpoint_files.read_version(metadata.source_to)
             if self._bucket is None:
                 source_rows, candidates = self._all_source_rows(spark, version), self._files(transaction)
             else:

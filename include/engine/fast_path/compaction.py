@@ -14,6 +14,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
+from include.delta import stored_table
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import Layout, NotSupported
@@ -22,7 +23,6 @@ from include.engine.fast_path.transaction import Target
 from include.lake import clients
 from include.lake.object_path import LakePath
 from include.maintenance import plan as planning
-from include.readers import stored_table
 
 BATCH_ROWS = 64 * 1024
 

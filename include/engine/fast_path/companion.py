@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
+from include.delta import stored_table
 from include.engine.fast_path import data_file
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.transaction import Target
 from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
-from include.readers import stored_table
 from include.settings import settings
 from include.spec.origin import FAILED_REASON, FAILED_RECORD
 

@@ -23,7 +23,7 @@ from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.merge import Merger
 from include.engine.fast_path.topic_reader import TopicReader
 from include.engine.tables.commit import CommitMetadata
-from include.readers.kafka import cluster
+from include.kafka import cluster
 from include.settings import settings
 from include.spec import Append, Kafka, Replace, Rule, Table, Upsert
 

@@ -7,13 +7,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from include.delta import stored_table
 from include.engine.batch import table_rows
 from include.engine.batch.merge_changes import TRUNCATES
 from include.engine.fast_path import replaced_files, table_at_version
 from include.engine.fast_path.companion import Companion
 from include.engine.fast_path.known_keys import Key
 from include.engine.tables.commit import CommitMetadata
-from include.readers import stored_table
 from include.spec import Table, Upsert
 
 # Most bytes of retained changes in memory, about four million deletes. More are read again for each batch.

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from include.checkpoints import checkpoint_files, offset_ranges
+from include.checkpoints.offset_ranges import OffsetRange
+from include.delta.delta_log import DeltaLog
 from include.engine.fast_path.features import NotSupported
 from include.errors import FlowBroken
 from include.ledger.batch_files import AppendedFiles, SourceFile
-from include.readers import checkpoint, offset_ranges
-from include.readers.delta_log import DeltaLog
-from include.readers.offset_ranges import OffsetRange
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -57,7 +57,7 @@ class Source:
         if begin is None or begin.get("isStartingVersion") or end.get("isStartingVersion"):
             return DeltaLog(path)
         # An offset after the last file of a version belongs to the next version, which may not exist yet.
-        first, last = offset_ranges.delta_position(begin)[0], checkpoint.read_version(end)
+        first, last = offset_ranges.delta_position(begin)[0], checkpoint_files.read_version(end)
         if last - first > MOST_VERSIONS:
             raise NotSupported("it gathers many commits of its source")
         return DeltaLog(path, range(first, last + 1))

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from include.delta import stored_table
 from include.lake import data_files
-from include.readers import stored_table
 from include.settings import settings
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

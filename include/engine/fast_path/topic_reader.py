@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from include.checkpoints.offset_ranges import OffsetRange
 from include.engine.fast_path.features import NotSupported
-from include.readers.kafka.cluster import Cluster
-from include.readers.offset_ranges import OffsetRange
+from include.kafka.cluster import Cluster
 
 # Records to request at a time: the first ones, the maximum, and the bytes that a request should deliver.
 FIRST_RECORDS, MOST_RECORDS, PART_BYTES = 100, 10_000, 8 * 2**20

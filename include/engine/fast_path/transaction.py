@@ -11,11 +11,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from include.delta import commit_history
+from include.delta.delta_log import DeltaLog
 from include.engine.fast_path.features import Layout, layout
 from include.engine.fast_path.internals import Internals, internals
 from include.lake.object_path import LakePath, ObjectStat
-from include.readers import active_commits
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 
 
@@ -72,8 +72,8 @@ class Target:
         if self.committed is None or version == self.committed:
             return
         since = range(self.committed + 1, version + 1)
-        if (restore := active_commits.restored_by_hand(DeltaLog(self.path, since), since)) is not None:
-            raise active_commits.restored_error(self.name, f"until version {restore.version}")
+        if (restore := commit_history.restored_by_hand(DeltaLog(self.path, since), since)) is not None:
+            raise commit_history.restored_error(self.name, f"until version {restore.version}")
 
     def _stat_commit(self, version: int) -> tuple[Any, ...] | None:
         """Returns what another file of this version would not have; None if there is none."""

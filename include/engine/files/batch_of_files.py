@@ -19,6 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from include.checkpoints import landing_folder
+from include.checkpoints.landing_folder import FolderFile, PlannedFile
 from include.engine import failure
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.features import NotSupported
@@ -29,8 +31,7 @@ from include.engine.files.schema_evolution import Columns, FileColumn, add_colum
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata
 from include.errors import Unreachable
-from include.readers import landing_folder, quarantined_files
-from include.readers.landing_folder import FolderFile, PlannedFile
+from include.flows import source_end
 from include.settings import settings
 from include.spec import TYPED_FORMATS, Files, Table
 
@@ -302,18 +303,18 @@ def _unnamed(table: Table, bad_files: list[BadFile], last_commit: tuple[int, int
     count.
     """
     files = [bad_file.present for bad_file in bad_files if bad_file.present]
-    named = quarantined_files.named(table, files, last_commit or (0, 0))
+    named = source_end.named(table, files, last_commit or (0, 0))
     return [
         bad_file
         for bad_file, file in zip(bad_files, files, strict=True)
-        if (quarantined_files.relative_name(table, bad_file.path), bad_file.rule, file.modified_ms) not in named
+        if (source_end.relative_name(table, bad_file.path), bad_file.rule, file.modified_ms) not in named
     ]
 
 
 def _quarantine_rows(spark: SparkSession, table: Table, bad_files: list[BadFile]) -> DataFrame:
     rows = [
         (
-            quarantined_files.relative_name(table, bad_file.path),
+            source_end.relative_name(table, bad_file.path),
             bad_file.present and bad_file.present.bytes,
             bad_file.present and datetime.fromtimestamp(bad_file.present.modified_ms / 1000, UTC),
             bad_file.reason,
@@ -335,4 +336,4 @@ def _uris(table: Table, heads: list[FileHeader]) -> list[str]:
     assert isinstance(table.source, Files)
     folder = settings().folder(table.source.path)
     url = folder if "://" in folder else f"file://{folder}"
-    return [f"{url}/{quarantined_files.relative_name(table, head.path)}" for head in heads]
+    return [f"{url}/{source_end.relative_name(table, head.path)}" for head in heads]

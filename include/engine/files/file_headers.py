@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow
 from pyarrow import fs, orc, parquet
 
+from include.checkpoints.landing_folder import file_system
+from include.delta import stored_table
 from include.engine.files import avro_header, csv_header, text_file
 from include.errors import Unreachable
 from include.lake import outages
-from include.readers import stored_table
-from include.readers.landing_folder import file_system
 from include.settings import settings
 from include.spec import FILES_SCHEMA, Files, Table, column_name, ddl
 

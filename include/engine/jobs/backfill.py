@@ -22,9 +22,9 @@ from include.engine.jobs.replacement import Replacement, choose_replacement
 from include.engine.jobs.table_window import Window
 from include.engine.jobs.window import Worker
 from include.errors import SluiceError, Unreachable, UsageError
+from include.flows import resume_position
+from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
-from include.readers import resume_position
-from include.readers.batches import BACKFILL
 from include.recovery import giving_up, unseeded_generations
 from include.recovery.backfills import preview, range_for_reader, readers, replacing_commit
 from include.settings import settings

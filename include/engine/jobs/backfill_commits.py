@@ -14,7 +14,7 @@ from include.engine.jobs import replay
 from include.engine.jobs.backfill_rows import condition
 from include.engine.tables import commit
 from include.engine.tables.read_table import read_table
-from include.readers.batches import BACKFILL
+from include.flows.batches import BACKFILL
 from include.recovery import backfills
 from include.settings import settings
 from include.spec import Table, Upsert

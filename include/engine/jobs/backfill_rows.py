@@ -10,16 +10,17 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.checkpoints import checkpoint_files
+from include.checkpoints.offset_ranges import delta_position
 from include.control.jobs.backfills import Backfill
+from include.delta.delta_log import DeltaLog
 from include.engine.batch import deduplicate, isolation, quality, read, storable, table_rows
 from include.engine.batch.quality import RowCounts
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken
+from include.flows import resume_position
 from include.ledger.batch_files import AppendedFiles
 from include.project import ranges
-from include.readers import checkpoint, resume_position
-from include.readers.delta_log import DeltaLog
-from include.readers.offset_ranges import delta_position
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Table, Upsert
 
@@ -73,7 +74,7 @@ def compute_aggregate(spark: SparkSession, table: Table, job: Backfill) -> Range
     """Computes the buckets of the range, or all rows of a table without buckets, inside the window."""
     assert isinstance(table.write, Upsert)
     commits = last_commits(table)
-    version = checkpoint.read_version(commits[table.flow]["source_to"])
+    version = checkpoint_files.read_version(commits[table.flow]["source_to"])
     bucket = table.write.recompute
     buckets = table_rows.Buckets()
     if bucket:
@@ -121,7 +122,7 @@ def _rows_read(spark: SparkSession, flow: Table, last_commit: dict[str, Any]) ->
     assert isinstance(flow.source, Delta)
     path, end = settings().table_path(flow.source.table), last_commit["source_to"]
     is_first = end.get("isStartingVersion")
-    version = delta_position(end)[0] if is_first else checkpoint.read_version(end)
+    version = delta_position(end)[0] if is_first else checkpoint_files.read_version(end)
     rows = read_table(spark, flow.source.table, version)
     unread_files = (
         AppendedFiles(DeltaLog(path), flow.source).left_of(end) if is_first or delta_position(end)[1] >= 0 else []

@@ -3,16 +3,16 @@
 import threading
 import time
 
+from include.checkpoints import checkpoint_files
 from include.control import lease
 from include.control.jobs import backfills
 from include.control.jobs.backfills import Backfill
 from include.control.store import database
+from include.delta.backlog import StreamSource
+from include.delta.delta_log import DeltaLog
 from include.engine.jobs import shadow_table
 from include.engine.jobs.window import Worker
 from include.errors import FlowFailed
-from include.readers import position
-from include.readers.delta_backlog import StreamSource
-from include.readers.delta_log import DeltaLog
 from include.recovery.backfills import readers
 from include.settings import settings
 from include.spec import Table
@@ -60,6 +60,6 @@ def _let_catch_up(worker: Worker, table: Table, flows: list[Table]) -> None:
 
 def _unread_files(flow: Table, table: Table) -> int | None:
     """Returns how many files of `table` the flow has not read; None if it has read none."""
-    flow_position = position.position_of(flow.flow)
+    flow_position = checkpoint_files.position_of(flow.flow)
     feed = StreamSource(DeltaLog(settings().table_path(table.name)), changes=False)
     return feed.behind(flow_position.offset).files if flow_position and flow_position.offset else None

@@ -9,16 +9,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from include.delta import stored_table
+from include.delta.commit_history import Action, RecomputeNeeded, appended_files
+from include.delta.delta_log import DeltaLog
 from include.engine import struct_type
 from include.engine.batch import table_rows
 from include.engine.jobs.incremental_plan import ViewPlan
 from include.engine.session import jvm_of
 from include.engine.tables import commit, create_table
 from include.engine.tables.read_table import read_table
-from include.readers import stored_table
-from include.readers.appends import Action, RecomputeNeeded, appended_files
-from include.readers.delta_log import DeltaLog
-from include.readers.refreshes import Method, Refresh, untouched
+from include.flows.refreshes import Method, Refresh, untouched
 from include.settings import settings
 from include.spec import Delta, Table
 

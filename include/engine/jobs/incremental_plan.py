@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from include.delta.commit_history import RecomputeNeeded
 from include.engine.batch.determinism import OF_ONE_RELATION, AnalysedPlan, items
 from include.engine.jobs import plan_tree
 from include.engine.jobs.plan_text import PlanText
 from include.engine.jobs.plan_tree import PlanNode
-from include.readers.appends import RecomputeNeeded
 
 # Plan nodes by which each row of their input adds its own rows to the result, whatever the other rows are.
 ROW_BY_ROW = OF_ONE_RELATION | {"CTERelationRef", "Repartition", "RepartitionByExpression", "ResolvedHint", "WithCTE"}

@@ -10,9 +10,9 @@ from py4j.java_collections import JavaArray
 from py4j.java_gateway import JavaObject, is_instance_of
 from pyspark.sql import SparkSession
 
+from include.delta.commit_history import RecomputeNeeded
 from include.engine.batch.determinism import items
 from include.engine.session import jvm_of
-from include.readers.appends import RecomputeNeeded
 
 CATALYST = "org.apache.spark.sql.catalyst."
 # Nodes that only name the rows below them.

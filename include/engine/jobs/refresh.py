@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from include.catalog import Catalog
 from include.control.jobs import stale_tables, windows
 from include.control.store import database
+from include.delta import stored_table, versions
 from include.engine import struct_type
 from include.engine.batch import quality
 from include.engine.batch.quality import RowCounts
@@ -25,8 +26,8 @@ from include.engine.jobs.window import Worker
 from include.engine.tables import commit, foreign_table
 from include.engine.tables.read_table import read_as_of
 from include.errors import FlowBroken, SluiceError, Unreachable
+from include.flows import refreshes
 from include.project.ranges import Slice
-from include.readers import refreshes, stored_table, version_as_of
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -184,8 +185,8 @@ def computed(frames: Mapping[str, DataFrame], view: Table) -> DataFrame:
 
 def pinned_rows(spark: SparkSession, view: str, source: Delta) -> tuple[int, DataFrame]:
     """Returns the version that a pinned source declares, and its rows. Raises Unreachable and FlowBroken."""
-    version = version_as_of.version_of(view, source)
-    version_as_of.require_files(view, source, version)
+    version = versions.version_of(view, source)
+    versions.require_files(view, source, version)
     return version, read_as_of(spark, source.table, version)
 
 

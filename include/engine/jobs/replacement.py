@@ -17,8 +17,8 @@ from include.engine.jobs.drain import DRAIN_SECONDS
 from include.engine.jobs.table_window import Window
 from include.engine.jobs.window import Worker
 from include.engine.tables import create_table
+from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
-from include.readers.batches import BACKFILL
 from include.settings import settings
 from include.spec import Delta, Table, Upsert
 

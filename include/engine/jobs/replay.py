@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from include.catalog import Catalog
 from include.control.jobs import windows
 from include.control.store import database
+from include.delta import stored_table
 from include.engine import sql_text
 from include.engine.batch import deduplicate, merge_batch, quality, storable, table_rows
 from include.engine.batch.merge_changes import DELETED
@@ -26,8 +27,8 @@ from include.engine.session import open_session
 from include.engine.tables import commit, create_table
 from include.engine.tables.read_table import read_table
 from include.errors import UsageError
+from include.flows import resume_position
 from include.project.declaration import suggest
-from include.readers import resume_position, stored_table
 from include.settings import settings
 from include.spec import Append, Table, Upsert
 from include.spec.origin import FAILED_RECORD

@@ -15,6 +15,8 @@ from include.control.jobs import approvals, rewinds, stale_tables, windows
 from include.control.jobs.rewinds import Rewind
 from include.control.resets import Reset
 from include.control.store import database
+from include.delta.commit_history import REWIND
+from include.delta.delta_log import DeltaLog
 from include.engine import failure, sql_text
 from include.engine.checkpoints import checkpoint
 from include.engine.jobs import refresh, window
@@ -25,8 +27,6 @@ from include.errors import FlowFailed, LeaseHeld, LedgerMismatch, SluiceError, U
 from include.lake.object_path import LakePath
 from include.ledger import verify
 from include.project.ranges import Slice
-from include.readers.active_commits import REWIND
-from include.readers.delta_log import DeltaLog
 from include.recovery import rewind_plan, rewind_state
 from include.recovery.rewind_plan import RewindPlan
 from include.settings import settings

@@ -12,7 +12,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.checkpoints import checkpoint_files, landing_folder
 from include.control.jobs.backfills import Backfill
+from include.delta import stored_table
+from include.delta.delta_log import Commit
 from include.engine import sql_text
 from include.engine.batch import table_rows
 from include.engine.checkpoints import generation
@@ -22,10 +25,9 @@ from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata, txn_app_id
 from include.engine.tables.read_table import read_table
 from include.errors import FlowFailed
-from include.readers import checkpoint, landing_folder, offset_log, resume_position, stored_table
-from include.readers.batches import BACKFILL
-from include.readers.delta_log import Commit
-from include.readers.resume_position import StartPosition
+from include.flows import resume_position
+from include.flows.batches import BACKFILL
+from include.flows.resume_position import StartPosition
 from include.recovery import backfills, lost_on_refresh, unseeded_generations
 from include.recovery.unseeded_generations import SEED
 from include.settings import settings
@@ -91,16 +93,16 @@ def _commit_seed(spark: SparkSession, table: Table, seed: dict[str, Any]) -> Non
 def _begin_generation(worker: Worker, flow: Table, shadow: Table) -> dict[str, Any]:
     """Begins a new generation of the flow from the shadow flow's position; returns the metadata of its batch 0."""
     checkpoints = settings().checkpoints(shadow.flow)
-    shadow_checkpoint = checkpoints / str(checkpoint.newest_generation(checkpoints))
-    last_batch, owner = checkpoint.last_committed(shadow_checkpoint), offset_log.owner(shadow_checkpoint)
-    begin_offsets = offset_log.initial_offsets(shadow_checkpoint) if isinstance(shadow.source, Kafka) else None
-    end = begin_offsets if last_batch is None else checkpoint.end_offset(shadow_checkpoint, last_batch)
+    shadow_checkpoint = checkpoints / str(checkpoint_files.newest_generation(checkpoints))
+    last_batch, owner = checkpoint_files.last_committed(shadow_checkpoint), checkpoint_files.owner(shadow_checkpoint)
+    begin_offsets = checkpoint_files.initial_offsets(shadow_checkpoint) if isinstance(shadow.source, Kafka) else None
+    end = begin_offsets if last_batch is None else checkpoint_files.end_offset(shadow_checkpoint, last_batch)
     if end is None:
         raise FlowFailed(f"{flow.flow}: its source holds nothing, so nothing was replaced: see what became of it")
     files = tuple(landing_folder.planned_files(shadow_checkpoint, end)) if isinstance(shadow.source, Files) else ()
     source_to = {"logOffset": 0} if files else end
     home, last_commit = settings().checkpoints(flow.flow), resume_position.last_commit_metadata(flow)
-    number = max(checkpoint.newest_generation(home) or 0, last_commit["generation"] if last_commit else 0) + 1
+    number = max(checkpoint_files.newest_generation(home) or 0, last_commit["generation"] if last_commit else 0) + 1
     identity = {"flow": flow.flow, "source": owner["source"], "write": owner["write"]}
     # The rows of the seed are those that this definition has made.
     made_by = [{**owner["definitions"][-1], "from_batch": SEED}]

@@ -11,6 +11,8 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from include.checkpoints import checkpoint_files
+from include.delta import stored_table
 from include.engine import struct_type
 from include.engine.checkpoints import definition
 from include.engine.jobs.window import Worker
@@ -18,8 +20,8 @@ from include.engine.session import jvm_of
 from include.engine.tables import create_table
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken, UsageError
+from include.flows import resume_position
 from include.lake.object_path import LakePath, remove_tree
-from include.readers import checkpoint, offset_log, position, resume_position, stored_table
 from include.settings import settings
 from include.spec import Delta, Files, Table
 
@@ -70,10 +72,10 @@ def _is_stored_otherwise(spark: SparkSession, table: Table) -> bool:
 def _is_another_flow(flow: Table) -> bool:
     """Whether the checkpoint's `owner.json` names another source or write mode than the declaration."""
     home = settings().checkpoints(flow.flow)
-    newest = checkpoint.newest_generation(home)
+    newest = checkpoint_files.newest_generation(home)
     # A damaged `owner.json` names neither; the flow then resumes from the table's own commits.
     with suppress(FlowBroken):
-        owner, identity = offset_log.owner(home / str(newest)), resume_position.identity(flow)
+        owner, identity = checkpoint_files.owner(home / str(newest)), resume_position.identity(flow)
         return any(owner.get(key) != value for key, value in identity.items())
     return False
 
@@ -102,7 +104,7 @@ def _require_no_feed_readers(worker: Worker, table: Table) -> None:
     for flow in worker.tables.flows.values():
         source = flow.source
         reads_feed = isinstance(source, Delta) and source.changes and source.table == table.name
-        if reads_feed and position.position_of(flow.flow):
+        if reads_feed and checkpoint_files.position_of(flow.flow):
             raise UsageError(
                 f"{table.name} cannot be refreshed: its columns are others now, and {flow.flow} reads its changes, "
                 f"which end there: give the new one a name of its own"
@@ -119,10 +121,10 @@ def read_to_end(worker: Worker, table: Table) -> None:
 def _is_current(flow: Table) -> bool:
     """Whether today's definition, and no other, has written the checkpoint."""
     home = settings().checkpoints(flow.flow)
-    newest = checkpoint.newest_generation(home)
+    newest = checkpoint_files.newest_generation(home)
     if newest is None:
         return False
-    return {entry["sha256"] for entry in offset_log.owner(home / str(newest))["definitions"]} == {
+    return {entry["sha256"] for entry in checkpoint_files.owner(home / str(newest))["definitions"]} == {
         definition.fingerprint(flow)
     }
 

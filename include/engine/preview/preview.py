@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog import Catalog
+from include.checkpoints.landing_folder import FolderFile
 from include.engine import failure
 from include.engine.batch import data_skipping, prepare, read, table_rows, tuning
 from include.engine.batch import watermark as engine_watermark
@@ -27,10 +28,9 @@ from include.engine.preview.outcome import Outcome, persisted
 from include.engine.preview.sample import Sample
 from include.engine.session import require_connector
 from include.errors import UsageError
+from include.kafka import schema_registry
+from include.kafka.schema_registry import RegistryUnreachable
 from include.project.declaration import suggest
-from include.readers import schema_registry
-from include.readers.landing_folder import FolderFile
-from include.readers.schema_registry import RegistryUnreachable
 from include.rules import Unique
 from include.settings import settings
 from include.spec import Append, Delta, Files, Kafka, Table, Upsert

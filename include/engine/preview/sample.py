@@ -6,14 +6,15 @@ from math import ceil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.checkpoints import landing_folder
+from include.checkpoints.landing_folder import FolderFile
+from include.delta import versions
+from include.delta.backlog import StreamSource
+from include.delta.delta_log import DeltaLog, LiveFile
 from include.engine.batch import read
 from include.errors import Unreachable
+from include.kafka import broker, cluster
 from include.project.sources import CHANGE_FEED_PROPERTY
-from include.readers import kafka_broker, landing_folder, starting_version
-from include.readers.delta_backlog import StreamSource
-from include.readers.delta_log import DeltaLog, LiveFile
-from include.readers.kafka import cluster
-from include.readers.landing_folder import FolderFile
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
@@ -66,7 +67,7 @@ def landed(table: Table) -> list[FolderFile]:
 
 
 def _sample_topics(spark: SparkSession, source: Kafka, count: int) -> Sample:
-    topics = kafka_broker.Topics(cluster.of(source))
+    topics = broker.Topics(cluster.of(source))
     ranges = {
         (topic, partition): range_
         for topic in topics.names(source)
@@ -114,7 +115,7 @@ def _newest_rows(spark: SparkSession, log: DeltaLog, table: str, count: int) -> 
 
 def _sample_changes(spark: SparkSession, flow: Table, source: Delta, count: int) -> Sample:
     log = log_of(flow, source)
-    starting_version.require_change_feed(flow.flow, source)
+    versions.require_change_feed(flow.flow, source)
     first = _first_change(log, count)
     if first is None:
         rows = _newest_rows(spark, log, source.table, count)

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include import catalog
+from include.checkpoints import checkpoint_files
 from include.control import first_loads
 from include.control.lease_renewer import LeaseRenewer
 from include.control.lock import LockRequest
@@ -30,14 +31,13 @@ from include.engine.stream.flow_schemas import FlowSchemas
 from include.engine.stream.pacer import Pacer
 from include.engine.tables import maintain, retained
 from include.errors import Unreachable
+from include.kafka import broker, cluster
+from include.kafka.cluster import AccessRefused
+from include.kafka.topics import added, require_unreplaced
 from include.maintenance import policy, table_state
 from include.maintenance.policy import CompactionPlace
 from include.monitoring import first_load
 from include.monitoring.first_load import FirstLoad
-from include.readers import checkpoint, kafka_broker
-from include.readers.kafka import cluster
-from include.readers.kafka.cluster import AccessRefused
-from include.readers.topics import added, require_unreplaced
 from include.settings import settings
 from include.spec import LAYERS, Kafka, Table
 
@@ -191,7 +191,7 @@ def start(
     context = FlowContext(table, claim, renewer.epoch(table.flow))
     lock_request = _lock_request(spark, table)
     flow = Flow(spark, table, order, claim.generation, once, isolates=isolates)
-    topics = kafka_broker.Topics(cluster.of(table.source)) if isinstance(table.source, Kafka) else None
+    topics = broker.Topics(cluster.of(table.source)) if isinstance(table.source, Kafka) else None
 
     def write(rows: DataFrame, batch_id: int) -> None:
         flow.batch = batch_id
@@ -307,9 +307,9 @@ def _compact(spark: SparkSession, table: Table, batch_id: int, newest: int | Non
         print(f"sluice: {table.name} was not compacted after batch {batch_id}: {error}", file=sys.stderr, flush=True)
 
 
-def _check_topics(context: FlowContext, batch_id: int, topics: kafka_broker.Topics) -> None:
+def _check_topics(context: FlowContext, batch_id: int, topics: broker.Topics) -> None:
     """Raises FlowBroken if a topic was recreated since the last batch; records new topics in the checkpoint."""
-    end_offset = checkpoint.end_offset(context.checkpoint.path, batch_id) or {}
+    end_offset = checkpoint_files.end_offset(context.checkpoint.path, batch_id) or {}
     try:
         ids = {"topics": topics.ids(end_offset)}
     except (Unreachable, AccessRefused):

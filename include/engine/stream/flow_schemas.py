@@ -8,13 +8,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from include import catalog
+from include.checkpoints import checkpoint_files
+from include.delta import stored_table
 from include.engine.batch import writer_schemas
 from include.engine.batch.schema_registry import HEADER_BYTES
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.source import Source
 from include.errors import FlowBroken
-from include.readers import checkpoint, stored_table
 from include.spec import Avro, Delta, Json, Kafka, Table
 
 # The column of `KAFKA_SCHEMA_WITH_IDS`.
@@ -59,7 +60,7 @@ class FlowSchemas:
         return len(self._parse.schemas) > before
 
     def _ids_of_batch(self, batch: int) -> set[int]:
-        begin, end = checkpoint.end_offset(self._path, batch - 1), checkpoint.end_offset(self._path, batch)
+        begin, end = checkpoint_files.end_offset(self._path, batch - 1), checkpoint_files.end_offset(self._path, batch)
         if end is None:
             return set()
         try:

@@ -19,7 +19,7 @@ from include.engine.checkpoints import checkpoint
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.tables import create_table
 from include.errors import DeclarationError, FlowFailed, Unreachable
-from include.readers import resume_position
+from include.flows import resume_position
 from include.spec import Table
 
 DDL_TIMEOUT_SECONDS = 20

@@ -17,8 +17,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from include.delta import stored_table
 from include.engine import sql_text
-from include.readers import stored_table
 from include.settings import settings
 from include.spec import Append, Delta, Table, Upsert, table_of
 

@@ -1,7 +1,7 @@
 """Refuses a stored table that somebody else has made at the place of a declared one."""
 
+from include.delta import stored_table
 from include.errors import FlowBroken
-from include.readers import stored_table
 from include.settings import settings
 from include.spec import Table
 

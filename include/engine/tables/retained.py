@@ -4,10 +4,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from include.delta import stored_table
 from include.engine import sql_text
 from include.engine.batch import watermark
 from include.engine.tables import commit
-from include.readers import stored_table
 from include.settings import settings
 from include.spec import Table
 

@@ -11,10 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from include.delta import stored_table
 from include.engine import sql_text, struct_type
 from include.errors import FlowBroken
 from include.project.sources import CHANGE_FEED_PROPERTY
-from include.readers import stored_table
 from include.settings import settings
 from include.spec import Table
 

@@ -1,7 +1,7 @@
 """Changes of keys are gathered, and merged in the windows of their table."""
 
+from include.delta.delta_log import DeltaLog
 from include.ledger import verify
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Delta, Table, Upsert
 from tests.support.flows import rows_of

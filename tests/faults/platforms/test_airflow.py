@@ -14,10 +14,10 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from include.checkpoints.checkpoint_files import OWNER
 from include.control.process import Holder, Process
 from include.local import airflow
 from include.local.up import SUPERVISOR
-from include.readers.offset_log import OWNER
 from tests.support.flows import FULL, only_in_full_runs
 from tests.support.live import DRIVER, Live, running_platform
 from tests.support.waiting import sleep_through, wait_until

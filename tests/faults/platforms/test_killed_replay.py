@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from include.readers.delta_log import DeltaLog
+from include.delta.delta_log import DeltaLog
 from tests.conftest import ROOT
 from tests.support import expected
 from tests.support.flows import only_in_full_runs

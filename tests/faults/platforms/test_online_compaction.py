@@ -13,9 +13,9 @@ from deltalake import write_deltalake
 
 from include.control.jobs import windows
 from include.control.store import database
+from include.delta.delta_log import DeltaLog
 from include.ledger import verify
 from include.local.object_store import ObjectStore
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from tests.conftest import ROOT, free_port
 from tests.support.flows import has_rows, only_in_full_runs, rows_of

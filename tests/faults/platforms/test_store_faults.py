@@ -24,13 +24,13 @@ from include.control.decide import State
 from include.control.store import database
 from include.control.store.schema import runs
 from include.control.supervision import supervision
+from include.delta.delta_log import Commit, DeltaLog
 from include.errors import Unreachable
 from include.lake.object_path import ObjectPath
 from include.ledger import verify
 from include.local.object_store import ObjectStore
 from include.local.status import summary
 from include.monitoring.status import rows, statuses
-from include.readers.delta_log import Commit, DeltaLog
 from include.settings import settings
 from include.spec import Files, Table
 from tests.conftest import free_port

@@ -10,11 +10,11 @@ from decimal import Decimal
 import pytest
 
 from include.cli.rows import entry_line
+from include.delta.delta_log import DeltaLog
 from include.engine.tables import commit
+from include.flows import refreshes
 from include.ledger import inspection, verify
 from include.monitoring import row_outcomes
-from include.readers import refreshes
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Delta, Expect, Replace, Table
 from tests.support.flows import FULL, rows_of

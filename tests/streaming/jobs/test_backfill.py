@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from include.checkpoints import checkpoint_files
+from include.checkpoints.offset_ranges import delta_position
 from include.control import orders
 from include.control.jobs import backfills, stale_tables
 from include.control.store import database
+from include.delta.delta_log import DeltaLog
 from include.engine.batch import batch
 from include.engine.checkpoints import definition
 from include.engine.jobs import backfill as engine_backfill
@@ -17,9 +20,6 @@ from include.engine.stream.host import Host
 from include.errors import FlowBroken, FlowFailed
 from include.ledger import verify
 from include.project.sources import CHANGE_FEED_PROPERTY
-from include.readers import position
-from include.readers.delta_log import DeltaLog
-from include.readers.offset_ranges import delta_position
 from include.rules import Expect, unique
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Table, Upsert
@@ -126,7 +126,7 @@ def test_a_range_is_what_todays_code_makes_of_its_source_and_nothing_else_change
         "to": "1970-01-01T00:02:00.000000Z",
         "alone": False,
         "rows_before": 2,
-        "position": {silver.flow: position.position_of(silver.flow).offset},
+        "position": {silver.flow: checkpoint_files.position_of(silver.flow).offset},
         "definitions": {silver.flow: definition.rows_fingerprint(new_silver)},
     }
     verify.verify(new_silver)
@@ -251,7 +251,7 @@ def test_a_flow_that_stands_in_the_middle_of_a_version_loses_and_doubles_nothing
     with pytest.raises(FlowFailed):
         run_once(silver)
     monkeypatch.undo()
-    offset = position.position_of(silver.flow).offset
+    offset = checkpoint_files.position_of(silver.flow).offset
     assert offset["isStartingVersion"] is is_first and delta_position(offset)[1] >= 0
     contents_before = contents(silver)
     assert 0 < len(contents_before) < 8
@@ -394,7 +394,7 @@ def test_an_aggregate_below_follows_and_what_was_wanted_of_its_flow_is_wanted_ag
     bring(63, 4)
     run_once(new_silver, gold)
     assert totals(gold) == {0: (46, 4), 1: (1860, 3), 2: (120, 1)}
-    assert position.position_of(gold.flow).generation == 2
+    assert checkpoint_files.position_of(gold.flow).generation == 2
     for table in (new_silver, gold):
         verify.verify(table)
     assert is_stale(gold) is False
@@ -506,7 +506,7 @@ def test_a_reader_of_its_changes_is_shown_what_was_replaced_and_goes_on(silver, 
     run_once(changes)
     change_rows = [(row["number"], row["_change_type"]) for row in rows_of(changes.name)]
     assert Counter(change_rows) == Counter([(1, "insert"), (61, "insert"), (61, "delete"), (610, "insert")])
-    assert position.position_of(changes.flow).generation == 1
+    assert checkpoint_files.position_of(changes.flow).generation == 1
 
 
 @only_in_full_runs

@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from include.catalog import Catalog
+from include.checkpoints import checkpoint_files
 from include.control.jobs import backfills, stale_tables
 from include.engine.batch import table_rows
 from include.engine.jobs import shadow_swap, shadow_table
@@ -16,7 +17,6 @@ from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable, Usage
 from include.ledger import verify
 from include.monitoring import outdated_rows
 from include.project.ranges import Slice
-from include.readers import position
 from include.recovery.backfills import preview
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert
@@ -92,7 +92,7 @@ def test_a_table_of_files_is_made_anew_from_its_folder_and_each_new_file_still_c
     run_once(files, reader)
     assert contents(files) == contents(reader) == [1, 2, 5, 6, 30, 31]
     assert landing.quarantined() == [("c.parquet", "unreadable"), ("e.parquet", "unreadable")]
-    assert position.position_of(files.flow).generation == 2
+    assert checkpoint_files.position_of(files.flow).generation == 2
     for table in (files, reader):
         verify.verify(table)
 
@@ -345,7 +345,7 @@ def test_a_refresh_that_fails_leaves_everything_as_it_was_and_its_flow_goes_on(
             runner.run(files, as_a_whole=True)
         landing.drop(f"after{point}.parquet", parquet_file(2))
         run_once(files, reader)
-        assert position.position_of(files.flow).generation == 1
+        assert checkpoint_files.position_of(files.flow).generation == 1
     assert contents(files) == contents(reader) == [1, 2, 2]
     for table in (files, reader):
         verify.verify(table)

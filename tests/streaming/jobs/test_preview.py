@@ -13,11 +13,11 @@ import pytest
 from include.catalog import Catalog
 from include.control.store import database
 from include.control.store.schema import metadata
+from include.delta.delta_log import DeltaLog
 from include.engine.preview import preview_report
 from include.engine.preview.preview import Preview, PreviewRequest, previews
 from include.errors import Unreachable, UsageError
 from include.project.sources import inline_steps
-from include.readers.delta_log import DeltaLog
 from include.rules import unique
 from include.settings import settings
 from include.spec import (

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
+from include.delta.delta_log import DeltaLog
 from include.engine.jobs import replay as engine_replay
 from include.engine.tables import commit
 from include.errors import FlowFailed, UsageError
-from include.readers.delta_log import DeltaLog
 from include.rules import Expect, unique
 from include.settings import settings
 from include.spec import Append, Delta, Table, Upsert, Watermark

@@ -11,11 +11,11 @@ from include.control import commands, orders
 from include.control.commands import Action, Command
 from include.control.jobs import rewinds, stale_tables
 from include.control.supervision import supervision
+from include.delta.delta_log import DeltaLog
 from include.engine.jobs import refresh as engine_refresh
 from include.engine.jobs import rewind as engine_rewind
 from include.errors import FlowBroken, UsageError
 from include.ledger import verify
-from include.readers.delta_log import DeltaLog
 from include.recovery import giving_up
 from include.rules import Expect
 from include.settings import settings

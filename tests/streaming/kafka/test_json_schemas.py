@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from include.delta.delta_log import DeltaLog
 from include.engine.batch.table_rows import apply_transform
 from include.errors import FlowBroken
-from include.readers import schema_registry
-from include.readers.delta_log import DeltaLog
+from include.kafka import schema_registry
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA_WITH_IDS, Delta, Expect, Json, Kafka, Registry, Table
 from tests.support.commits import switch_fast_path

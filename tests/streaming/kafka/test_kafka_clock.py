@@ -12,11 +12,10 @@ import pytest
 from confluent_kafka import Producer
 
 from include.errors import Unreachable
+from include.kafka import broker, retention
+from include.kafka.cluster import Cluster
+from include.kafka.retention import LostOffsets
 from include.local import broker as local_broker
-from include.readers import kafka_broker, kafka_retention
-from include.readers.kafka import topic_records
-from include.readers.kafka.cluster import Cluster
-from include.readers.kafka_retention import LostOffsets
 from tests.conftest import free_port
 from tests.support import topic as topics
 from tests.support.waiting import wait_until
@@ -48,11 +47,11 @@ class Topic(topics.Topic):
         assert errors == []
         return self
 
-    def clock(self, position: int = 0) -> kafka_retention.RetentionClock:
-        return kafka_retention.clock(self.cluster, self.name, {0: position})[0]
+    def clock(self, position: int = 0) -> retention.RetentionClock:
+        return retention.clock(self.cluster, self.name, {0: position})[0]
 
     def lost(self, positions: dict[int, int]) -> list[LostOffsets]:
-        return kafka_retention.lost_offsets(self.cluster, self.name, positions)
+        return retention.lost_offsets(self.cluster, self.name, positions)
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def about(seconds: float) -> object:
 
 def test_an_identity_stays_until_the_topic_is_created_anew_and_then_changes_at_once_for_the_same_client(topic: Topic):
     topic.create(3).send(*[0] * 5)
-    broker_topics = kafka_broker.Topics(topic.cluster)
+    broker_topics = broker.Topics(topic.cluster)
     identities = [broker_topics.identity(topic.name), broker_topics.identity(topic.name)]
     for records in (50, 500):
         topic.delete()
@@ -100,21 +99,20 @@ def test_an_identity_stays_until_the_topic_is_created_anew_and_then_changes_at_o
 
 def test_a_topic_id_is_written_as_kafkas_own_tools_write_it(topic: Topic):
     topic.create()
-    identity = kafka_broker.identity(topic.cluster, topic.name)
+    identity = broker.identity(topic.cluster, topic.name)
     assert len(base64.b64decode(identity.topic_id + "==", altchars=b"-_", validate=True)) == 16
 
 
 def test_two_topics_and_two_brokers_have_two_identities(topic: Topic, hasty):
     other_topic = Topic(hasty[0]).create()
     identity, other_identity = (
-        kafka_broker.identity(created_topic.cluster, created_topic.name)
-        for created_topic in (topic.create(), other_topic)
+        broker.identity(created_topic.cluster, created_topic.name) for created_topic in (topic.create(), other_topic)
     )
     assert identity.cluster_id != other_identity.cluster_id
     assert identity.topic_id != other_identity.topic_id
 
 
-@pytest.mark.parametrize("ask", [kafka_broker.identity, kafka_broker.offsets, kafka_broker.begin_offsets])
+@pytest.mark.parametrize("ask", [broker.identity, broker.offsets, broker.begin_offsets])
 def test_a_topic_that_does_not_exist_is_one_sentence(topic: Topic, ask: Callable):
     with pytest.raises(Unreachable) as refusal:
         ask(topic.cluster, topic.name)
@@ -123,17 +121,17 @@ def test_a_topic_that_does_not_exist_is_one_sentence(topic: Topic, ask: Callable
     )
 
 
-@pytest.mark.parametrize("ask", [kafka_retention.clock, kafka_retention.lost_offsets])
+@pytest.mark.parametrize("ask", [retention.clock, retention.lost_offsets])
 def test_a_clock_of_a_topic_that_does_not_exist_is_the_same_sentence(topic: Topic, ask: Callable):
     with pytest.raises(Unreachable, match="does not exist on"):
         ask(topic.cluster, topic.name, {0: 0})
 
 
 def test_a_broker_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kafka_broker, "TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(broker, "TIMEOUT_SECONDS", 1)
     servers = f"127.0.0.1:{free_port()}"
     with pytest.raises(Unreachable) as refusal:
-        kafka_retention.clock(Cluster(None, servers), "events", {0: 0})
+        retention.clock(Cluster(None, servers), "events", {0: 0})
     assert str(refusal.value) == (
         f"SLUICE_KAFKA is {servers}, where no Kafka broker answers: start it (make up), or correct the setting"
     )
@@ -141,16 +139,16 @@ def test_a_broker_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPa
 
 def test_a_broker_that_fell_asleep_is_unreachable_in_time_and_never_taken_at_a_wrong_word(hasty, monkeypatch):
     address, process = hasty
-    monkeypatch.setattr(kafka_broker, "TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(broker, "TIMEOUT_SECONDS", 1)
     hasty_topic = Topic(address).create().send(0)
-    broker_topics = kafka_broker.Topics(hasty_topic.cluster)
+    broker_topics = broker.Topics(hasty_topic.cluster)
     assert broker_topics.offsets(hasty_topic.name) == {0: (0, 1)}
     description = broker_topics._describe(hasty_topic.name)
     calls = [
         lambda: broker_topics.identity(hasty_topic.name),
         lambda: broker_topics.offsets(hasty_topic.name),
         lambda: broker_topics.configuration(hasty_topic.name),
-        lambda: topic_records.read(hasty_topic.cluster, hasty_topic.name, {0: (0, 0)}),
+        lambda: broker.read(hasty_topic.cluster, hasty_topic.name, {0: (0, 0)}),
         hasty_topic.clock,
     ]
     with suspended(process):
@@ -168,9 +166,9 @@ def test_a_broker_that_fell_asleep_is_unreachable_in_time_and_never_taken_at_a_w
 def test_begin_and_end_offsets_follow_what_is_deleted_and_sent(topic: Topic):
     topic.create(2).send(*[0] * 10)
     topic.delete_before(4)
-    assert kafka_broker.offsets(topic.cluster, topic.name) == {0: (4, 10), 1: (0, 0)}
-    assert kafka_broker.begin_offsets(topic.cluster, topic.name) == {0: 4, 1: 0}
-    assert kafka_broker.end_offsets(topic.cluster, topic.name) == {0: 10, 1: 0}
+    assert broker.offsets(topic.cluster, topic.name) == {0: (4, 10), 1: (0, 0)}
+    assert broker.begin_offsets(topic.cluster, topic.name) == {0: 4, 1: 0}
+    assert broker.end_offsets(topic.cluster, topic.name) == {0: 10, 1: 0}
 
 
 def test_asking_joins_no_group_and_commits_nothing(topic: Topic):
@@ -217,7 +215,7 @@ def test_a_date_no_calendar_knows_is_no_error(topic: Topic):
 
 def test_nothing_unread_has_no_clock(topic: Topic):
     topic.create(2).send(HOUR)
-    read_clock, empty_clock = kafka_retention.clock(topic.cluster, topic.name, {0: 1, 1: 0})
+    read_clock, empty_clock = retention.clock(topic.cluster, topic.name, {0: 1, 1: 0})
     assert (read_clock.unread, read_clock.expires_in_seconds, read_clock.why) == (0, None, "everything is read")
     assert (empty_clock.unread, empty_clock.expires_in_seconds, empty_clock.why) == (0, None, "everything is read")
 
@@ -298,7 +296,7 @@ def test_a_topic_created_anew_has_lost_what_was_read(topic: Topic):
 
 def test_a_new_partition_is_unread_from_its_beginning(topic: Topic):
     topic.create(2).send(HOUR, partition=1)
-    assert [clock.unread for clock in kafka_retention.clock(topic.cluster, topic.name, {0: 0})] == [0, 1]
+    assert [clock.unread for clock in retention.clock(topic.cluster, topic.name, {0: 0})] == [0, 1]
     assert topic.lost({0: 0}) == []
 
 
@@ -322,10 +320,10 @@ def test_an_aborted_transaction_at_the_position_counts_by_its_records_and_its_ma
 
 def test_the_soonest_clock_is_the_one_that_runs_out_first(topic: Topic):
     topic.create(4).send(HOUR, partition=1).send(2 * HOUR, partition=2).send(0, partition=3)
-    clocks = kafka_retention.clock(topic.cluster, topic.name, {})
+    clocks = retention.clock(topic.cluster, topic.name, {})
     assert [clock.partition for clock in clocks] == [0, 1, 2, 3]
-    assert kafka_retention.first_to_expire(clocks) == clocks[2]
-    assert kafka_retention.first_to_expire(clocks[:1]) is None
+    assert retention.first_to_expire(clocks) == clocks[2]
+    assert retention.first_to_expire(clocks[:1]) is None
 
 
 def test_long_partitions_do_not_hold_each_other_up(topic: Topic):
@@ -334,7 +332,7 @@ def test_long_partitions_do_not_hold_each_other_up(topic: Topic):
         topic.send(*[0] * 7000, value=b"x" * 100, partition=partition)
     began_at = time.monotonic()
     for position in range(0, 5000, 1000):
-        kafka_retention.clock(topic.cluster, topic.name, dict.fromkeys(range(3), position))
+        retention.clock(topic.cluster, topic.name, dict.fromkeys(range(3), position))
     assert time.monotonic() - began_at < 3
 
 
@@ -342,7 +340,7 @@ def test_the_broker_keeps_an_unread_record_as_long_as_its_clock_says(hasty):
     due_topic = Topic(hasty[0]).create(retention_ms="3000").send(0, 0, 0)
     clock, requested_at = due_topic.clock(position=1), time.monotonic()
     assert 0 < clock.expires_in_seconds <= 3
-    wait_until(lambda: kafka_broker.begin_offsets(due_topic.cluster, due_topic.name) == {0: 3}, 20)
+    wait_until(lambda: broker.begin_offsets(due_topic.cluster, due_topic.name) == {0: 3}, 20)
     assert time.monotonic() - requested_at >= clock.expires_in_seconds
     assert due_topic.lost({0: 1}) == [LostOffsets(due_topic.name, 0, 1, 3)]
 
@@ -351,6 +349,6 @@ def test_the_broker_keeps_an_old_record_behind_a_younger_one_as_the_clock_says(h
     kept_topic = Topic(hasty[0]).create(retention_ms=str(HOUR * 1000), segment_bytes="1048576")
     kept_topic.send(0, value=b"x" * 900_000).send(DAY, DAY, value=b"x" * 900_000)
     expired_topic = Topic(hasty[0]).create(retention_ms=str(HOUR * 1000)).send(DAY)
-    wait_until(lambda: kafka_broker.begin_offsets(expired_topic.cluster, expired_topic.name) == {0: 1}, 20)
-    assert kafka_broker.begin_offsets(kept_topic.cluster, kept_topic.name) == {0: 0}
+    wait_until(lambda: broker.begin_offsets(expired_topic.cluster, expired_topic.name) == {0: 1}, 20)
+    assert broker.begin_offsets(kept_topic.cluster, kept_topic.name) == {0: 0}
     assert kept_topic.clock(position=1).expires_in_seconds == about(HOUR)

@@ -3,7 +3,7 @@
 import pytest
 
 from include.engine.session import jvm_of
-from include.readers.kafka import java_properties
+from include.kafka import cluster
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_every_notation_of_a_properties_file_is_read_as_java_reads_it(read_in_ja
         "smile=\\ud83d\\ude00\n"
         'jaas=org.Plain required \\\n  username="u" password="a\\\\\\"b";\nends.open=x\\'
     )
-    assert java_properties.parse(text) == read_in_java(text)
+    assert cluster.parse(text) == read_in_java(text)
 
 
 def test_every_value_is_written_so_that_java_reads_it_back(read_in_java):
@@ -38,5 +38,5 @@ def test_every_value_is_written_so_that_java_reads_it_back(read_in_java):
         "empty": "",
         "hash": "#x",
     }
-    text = "\n".join(java_properties.format_entry(*entry) for entry in values.items())
-    assert read_in_java(text) == java_properties.parse(text) == values
+    text = "\n".join(cluster.format_entry(*entry) for entry in values.items())
+    assert read_in_java(text) == cluster.parse(text) == values

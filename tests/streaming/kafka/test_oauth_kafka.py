@@ -10,12 +10,12 @@ from include.catalog import Catalog
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.topic_reader import TopicReader
 from include.errors import FlowBroken, SluiceError, Unreachable
+from include.kafka import cluster as kafka_cluster
+from include.kafka.broker import Topics
+from include.kafka.cluster import AccessRefused, Cluster
 from include.local import java
 from include.monitoring import consumer_groups, lag
 from include.monitoring.consumer_groups import Mirrored
-from include.readers.kafka import java_properties
-from include.readers.kafka.cluster import AccessRefused, Cluster
-from include.readers.kafka_broker import Topics
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.conftest import free_port
@@ -47,7 +47,7 @@ def oauth_broker(tmp_path_factory) -> Iterator[OAuthBroker]:
 def test_an_identity_provider_that_is_away_is_an_outage_and_one_that_refuses_is_not(tmp_path: Path):
     def error(provider: IdentityProvider, secret: str) -> SluiceError:
         broker = OAuthBroker(tmp_path, tmp_path, tmp_path, 0, 0, oauth_port=free_port(), provider=provider)
-        properties = java_properties.parse(broker.properties(secret))
+        properties = kafka_cluster.parse(broker.properties(secret))
         cluster = Cluster("eu", properties["bootstrap.servers"], tmp_path / "eu.properties", properties)
         with pytest.raises(SluiceError) as raised:
             Topics(cluster, timeout_seconds=1).cluster_id()

@@ -9,9 +9,9 @@ from confluent_kafka import Producer
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
+from include.delta import stored_table
 from include.errors import FlowBroken
 from include.ledger import verify
-from include.readers import stored_table
 from include.recovery import skipping
 from include.rules import FAILED
 from include.settings import settings

@@ -15,6 +15,7 @@ from include.catalog import Catalog
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.supervision import supervision
+from include.delta.delta_log import DeltaLog
 from include.engine.batch.table_rows import apply_transform
 from include.engine.check import check
 from include.engine.checkpoints import definition
@@ -22,9 +23,8 @@ from include.engine.preview import preview
 from include.engine.preview.preview import PreviewRequest
 from include.errors import FlowBroken
 from include.examples.views import _long, _optional, _text
+from include.kafka import schema_registry
 from include.ledger import verify
-from include.readers import schema_registry
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA_WITH_IDS, Avro, Delta, Expect, Json, Kafka, Registry, Table
 from tests.support import secrets_search

@@ -13,25 +13,24 @@ from prometheus_client import generate_latest
 from sqlalchemy import select
 
 from include.catalog import Catalog
+from include.checkpoints.checkpoint_files import owner
 from include.cli import status
 from include.cli.rows import origin_lines
 from include.control.store import database
 from include.control.store.schema import runs
+from include.delta.delta_log import Commit, DeltaLog
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.topic_reader import TopicReader
 from include.errors import FlowBroken
+from include.kafka import broker, cluster, topics
+from include.kafka.broker import Topics
+from include.kafka.cluster import AccessRefused, Cluster
 from include.ledger import provenance, trace, verify
 from include.local import java
 from include.monitoring import consumer_groups, graph, lag, lineage, lineage_loader
 from include.monitoring.consumer_groups import Mirrored
 from include.monitoring.prometheus import registry
 from include.monitoring.status import statuses
-from include.readers import kafka_broker, topics
-from include.readers.delta_log import Commit, DeltaLog
-from include.readers.kafka import java_properties
-from include.readers.kafka.cluster import AccessRefused, Cluster
-from include.readers.kafka_broker import Topics
-from include.readers.offset_log import owner
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.conftest import S3_PORT, free_port
@@ -211,7 +210,7 @@ def test_a_cluster_that_lets_nobody_in_says_why(secure_broker, tmp_path):
     def refusal(number: int, listener: str, changes: dict) -> str:
         file = tmp_path / f"{number}.properties"
         file.write_text(secure_broker.properties(listener, **changes))
-        properties = java_properties.parse(file.read_text())
+        properties = cluster.parse(file.read_text())
         with pytest.raises(AccessRefused) as error:
             Topics(Cluster("eu", properties["bootstrap.servers"], file, properties), timeout_seconds=3).cluster_id()
         assert str(error.value).startswith(f"SLUICE_KAFKA_EU_CONFIG is {file}, and the broker at 127.0.0.1:")
@@ -228,7 +227,7 @@ def test_a_cluster_that_lets_nobody_in_says_why(secure_broker, tmp_path):
 def test_a_new_password_counts_from_the_next_start_on_and_the_old_one_is_refused(
     secure_broker, properties_of, declare_cluster, name, run_once, monkeypatch
 ):
-    monkeypatch.setattr(kafka_broker, "TIMEOUT_SECONDS", 5)
+    monkeypatch.setattr(broker, "TIMEOUT_SECONDS", 5)
     topic = secure_broker.topic().send(0)
     declare_cluster("eu", properties_of["SCRAM"])
     bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name, cluster="eu"))

@@ -7,15 +7,15 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from include.checkpoints.offset_ranges import OffsetRange
+from include.delta.delta_log import DeltaLog
 from include.engine.batch import read
 from include.engine.fast_path import data_file, path, topic_reader
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.topic_reader import TopicReader
+from include.kafka import broker
+from include.kafka.cluster import Cluster
 from include.ledger import verify
-from include.readers import kafka_broker
-from include.readers.delta_log import DeltaLog
-from include.readers.kafka.cluster import Cluster
-from include.readers.offset_ranges import OffsetRange
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.support.flows import rows_of
@@ -41,7 +41,7 @@ def bronze(name: str, topic: Topic) -> Table:
 
 
 def all_ranges(topic: Topic) -> list[OffsetRange]:
-    offsets = kafka_broker.offsets(topic.cluster, topic.name)
+    offsets = broker.offsets(topic.cluster, topic.name)
     return [OffsetRange(topic.name, partition, first, after) for partition, (first, after) in sorted(offsets.items())]
 
 

@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from include.catalog import Catalog
+from include.delta.delta_log import DeltaLog
 from include.engine.batch import lookup
 from include.engine.fast_path import dimensions
 from include.engine.jobs import replay
 from include.errors import Unreachable, UsageError
+from include.flows.batches import BatchHistory
 from include.ledger import verify
-from include.readers.batches import BatchHistory
-from include.readers.delta_log import DeltaLog
 from include.rules import not_null
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Lookup, Table, Upsert

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
+from include.delta import stored_table
 from include.ledger import verify
-from include.readers import stored_table
 from include.settings import settings
 from include.spec import Append, Avro, Bucket, Debezium, Delta, Expect, Json, Kafka, Table, Upsert, Watermark
 from tests.support.flows import only_in_full_runs

@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
 from include.errors import FlowBroken, FlowFailed
-from include.readers import resume_position
+from include.flows import resume_position
 from include.rules import FAILED
 from include.settings import settings
 from include.spec import Delta, Expect, PythonLimits, Table

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F
 
+from include.delta import stored_table
 from include.engine.tables import create_table, retained
-from include.readers import stored_table
 from include.settings import settings
 from include.spec import Delta, Table, Upsert, Watermark
 from tests.support.commits import intercept_commits

@@ -11,12 +11,15 @@ import duckdb
 import pytest
 
 from include.catalog import Catalog
+from include.checkpoints import checkpoint_files
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.jobs import windows
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
+from include.delta import stored_table
+from include.delta.delta_log import DeltaLog
 from include.engine.jobs import window
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
@@ -24,8 +27,6 @@ from include.lake.object_path import ObjectPath
 from include.ledger import inspection, provenance, quarantine, trace, verify
 from include.maintenance import table_state, vacuum_guard
 from include.monitoring import status
-from include.readers import checkpoint, stored_table
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Maintenance
 from tests.conftest import S3_PORT
@@ -122,7 +123,7 @@ def test_a_batch_that_died_is_written_once_and_a_reset_goes_on_where_the_table_e
     run_once(bronze)
     commands.execute(engine, Command(Action.RESET_CHECKPOINT, (silver.flow,), "a test", "a test"))
     run_once(silver)
-    assert checkpoint.newest_generation(settings().checkpoints(silver.flow)) == 2
+    assert checkpoint_files.newest_generation(settings().checkpoints(silver.flow)) == 2
     assert is_fast in fast_commits(silver.name)
     chain.assert_silver_holds(chain.topic.messages())
     verify.verify(silver)
@@ -168,7 +169,7 @@ def test_a_driver_that_is_killed_between_commit_and_checkpoint_loses_and_doubles
     assert job.wait() == -signal.SIGKILL, job.log.read_text()
     planned, committed = (
         find(settings().checkpoints(chain.gold.flow) / "1")
-        for find in (checkpoint.last_planned, checkpoint.last_committed)
+        for find in (checkpoint_files.last_planned, checkpoint_files.last_committed)
     )
     assert (planned, committed) == (0, None)
     run_once(*chain.all)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks import latency
-from include.readers.delta_log import Commit, DeltaLog
+from include.delta.delta_log import Commit, DeltaLog
 from include.settings import settings
 from tests.support import lake
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from include.checkpoints.checkpoint_files import OWNER
 from include.engine.checkpoints import checkpoint
 from include.errors import FlowBroken
-from include.readers.offset_log import OWNER
 from include.spec import Delta, Table
 from tests.support import lake
 

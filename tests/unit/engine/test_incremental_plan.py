@@ -9,9 +9,9 @@ from functools import partial, reduce
 import pytest
 from pyspark.sql import DataFrame
 
+from include.delta.commit_history import RecomputeNeeded
 from include.engine.batch.transform import apply_join
 from include.engine.jobs.incremental_plan import ViewPlan
-from include.readers.appends import RecomputeNeeded
 
 SCHEMA = "k INT, v INT, amount DECIMAL(38,10), ratio DOUBLE, word STRING"
 TABLES = ("sales", "shops", "returns")

@@ -7,9 +7,9 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from include.delta.commit_history import RecomputeNeeded
 from include.engine.jobs.plan_text import PlanText
 from include.engine.jobs.plan_tree import Sources
-from include.readers.appends import RecomputeNeeded
 
 COLUMNS = "k INT, v INT, word STRING, many ARRAY<INT>"
 LONG = "x" * 3_000

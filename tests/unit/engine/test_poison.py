@@ -2,8 +2,8 @@
 
 import pytest
 
+from include.checkpoints.offset_ranges import OffsetRange
 from include.engine.batch import isolation, poison
-from include.readers.offset_ranges import OffsetRange
 
 
 class Things:

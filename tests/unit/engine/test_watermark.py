@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from include.delta.delta_log import DeltaLog
 from include.engine.tables import commit
 from include.monitoring.row_outcomes import Batch
-from include.readers.delta_log import DeltaLog
 from include.rules import Expect
 from include.settings import settings
 from include.spec import Append, Delta, Table, Watermark

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from include.delta import stored_table
 from include.engine.fast_path import table_at_version
 from include.lake import clients, data_files
-from include.readers import stored_table
 from include.settings import settings
 from tests.conftest import S3_PORT
 from tests.support.s3 import object_lake

@@ -8,11 +8,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from include.checkpoints import checkpoint_files
+from include.delta import stored_table
+from include.delta.delta_log import DeltaLog
 from include.errors import Unreachable
 from include.lake import atomic, clients, listing
 from include.lake.object_path import names, remove_tree
-from include.readers import checkpoint, stored_table
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from tests.conftest import ROOT, S3_PORT
 from tests.support.s3 import object_lake
@@ -66,14 +67,14 @@ def test_a_generation_counts_only_when_it_is_complete(directory):
     with pytest.raises(KeyboardInterrupt), atomic.new_directory(directory / "2") as second:
         (second / "owner.json").write_text("died")
         raise KeyboardInterrupt
-    assert checkpoint.newest_generation(directory) == 1
+    assert checkpoint_files.newest_generation(directory) == 1
     with atomic.new_directory(directory / "2") as second:
         assert names(second) == []
         (second / "owner.json").write_text("2")
-    assert checkpoint.newest_generation(directory) == 2
+    assert checkpoint_files.newest_generation(directory) == 2
     assert (directory / "2" / "owner.json").read_text() == "2"
     atomic.withdraw(directory / "2")
-    assert checkpoint.newest_generation(directory) == 1
+    assert checkpoint_files.newest_generation(directory) == 1
     for unfinished in atomic.unfinished(directory):
         atomic.discard(unfinished)
     assert names(directory) == ["1"]
@@ -87,7 +88,7 @@ def test_the_objects_by_which_hadoop_marks_directories_are_no_files_and_go_with_
     assert [file.path for file in listing.files(home)] == ["1/offsets/0", "1/sources/0/0"]
     remove_tree(home / "1")
     assert "Contents" not in client.list_objects_v2(Bucket=lake.bucket, Prefix=f"{lake.key}/flow/1/")
-    assert checkpoint.newest_generation(home) is None
+    assert checkpoint_files.newest_generation(home) is None
 
 
 def test_a_stored_table_is_read_by_its_log_and_by_its_rows(lake):
@@ -111,7 +112,7 @@ def test_a_store_that_does_not_answer_and_a_bucket_that_does_not_exist_are_no_em
         Unreachable, match=r"^the lake s3a://no-such-bucket/lake lies in a bucket that does not exist at http"
     ):
         settings().is_stored("silver.a")
-    code = "from include.settings import settings; from include.readers import stored_table; "
+    code = "from include.settings import settings; from include.delta import stored_table; "
     for call in ("settings().is_stored('silver.a')", "stored_table.find_table('silver.a')"):
         own_settings(AWS_ENDPOINT_URL="http://127.0.0.1:9")
         result = subprocess.run(
@@ -122,5 +123,5 @@ def test_a_store_that_does_not_answer_and_a_bucket_that_does_not_exist_are_no_em
 
 def test_only_a_lake_in_a_store_imports_its_client():
     code = "import sys; from include.settings import settings; settings().is_stored('silver.a'); "
-    code += "from include.readers import stored_table; assert 'obstore' not in sys.modules"
+    code += "from include.delta import stored_table; assert 'obstore' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)

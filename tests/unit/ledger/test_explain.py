@@ -9,11 +9,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from include.catalog import Catalog
+from include.checkpoints.offset_ranges import OffsetRange
 from include.cli import main as cli
 from include.cli.rows import origin_lines
 from include.errors import UsageError
 from include.ledger import provenance, trace
-from include.readers.offset_ranges import OffsetRange
 from include.settings import settings
 from include.spec import Expect, Files, Kafka, Table
 from tests.support.account import StoredTable, delta, kafka_rows, reader

@@ -7,10 +7,10 @@ from dataclasses import asdict
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from include.checkpoints import checkpoint_files
 from include.cli.rows import entry_line, inspection_lines
+from include.flows.batches import BatchHistory, BatchRecord
 from include.ledger.inspection import inspect
-from include.readers import offset_log
-from include.readers.batches import BatchHistory, BatchRecord
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.support.account import FIRST_BATCH_MS, SETTINGS, StoredTable, kafka_rows
@@ -85,9 +85,11 @@ def test_offsets_are_read_in_both_of_sparks_forms(stored, form):
     header = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 5_000, "conf": SETTINGS})
     prefix = "0:" if form == "v2" else ""
     stored.write("offsets/3", f"{form}\n{header}\n{prefix}{json.dumps(end_offset(31))}")
-    assert offset_log.planned_batch(stored.checkpoint, 3) == offset_log.PlannedBatch(3, end_offset(31), 5.0, SETTINGS)
+    assert checkpoint_files.planned_batch(stored.checkpoint, 3) == checkpoint_files.PlannedBatch(
+        3, end_offset(31), 5.0, SETTINGS
+    )
     stored.write("commits/3", f'{form}\n{{"nextBatchWatermarkMs":0}}')
-    offset_log.check_commit(stored.checkpoint, 3)
+    checkpoint_files.check_commit(stored.checkpoint, 3)
 
 
 def test_batches_of_several_generations_are_one_history(stored):

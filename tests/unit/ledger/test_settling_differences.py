@@ -13,10 +13,10 @@ from include.cli import rows
 from include.control.store import database
 from include.control.store.schema import audits
 from include.errors import LedgerMismatch, UsageError
+from include.flows import resume_position
+from include.flows.batches import BatchHistory
 from include.ledger import faults
 from include.ledger.verify import verify
-from include.readers import resume_position
-from include.readers.batches import BatchHistory
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.support.account import StoredTable, kafka_rows

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from include.checkpoints.offset_ranges import kafka_ranges
 from include.errors import LedgerMismatch
+from include.flows.batches import STATES_WITH_ROWS, BatchHistory
 from include.ledger.verify import verify
 from include.ledger.verify_offsets import StoredOffsets
-from include.readers.batches import STATES_WITH_ROWS, BatchHistory
-from include.readers.offset_ranges import kafka_ranges
 from include.settings import settings
 from include.spec import Append, Expect, Kafka, Table
 from tests.support import lake

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from include.delta.delta_log import LiveFile, Tombstone
 from include.maintenance.plan import (
     CLEAN_LOG,
     DAY_SECONDS,
@@ -19,7 +20,6 @@ from include.maintenance.plan import (
     MaintenancePlan,
     plan,
 )
-from include.readers.delta_log import LiveFile, Tombstone
 from include.spec import Maintenance
 
 NOW = 1_800_000_000.0

@@ -1,9 +1,9 @@
 """Compaction of clustered and of partitioned tables, and when it is worth it."""
 
+from include.delta.delta_log import LiveFile
 from include.engine.tables.maintain import _predicate
 from include.maintenance import plan_clustered
 from include.maintenance.plan import DAY_SECONDS, MB, OPTIMIZE, Facts, Step
-from include.readers.delta_log import LiveFile
 from include.spec import Delta, Maintenance, Table
 
 NOW = 1_800_000_000.0

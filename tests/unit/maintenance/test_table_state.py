@@ -16,11 +16,11 @@ from include.catalog import Catalog
 from include.control import vacuum_holds
 from include.control.jobs import backfills
 from include.control.store import database
+from include.delta.delta_log import DeltaLog
 from include.maintenance import table_state
 from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
 from include.maintenance.table_state import CLOCK_SKEW_SECONDS, TableSurvey
 from include.project.ranges import Slice
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Replace, Table, Upsert
 from tests.support import delta_log

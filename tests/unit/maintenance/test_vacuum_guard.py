@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from include.catalog import Catalog
+from include.delta.delta_log import DeltaLog
 from include.maintenance import vacuum_guard
 from include.maintenance.vacuum_guard import Consumer
-from include.readers.delta_log import DeltaLog
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
 from tests.support.delta_log import added, append, commit, commit_info, removed

@@ -8,6 +8,8 @@ import pytest
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
+from include.checkpoints import landing_folder
+from include.checkpoints.landing_folder import PlannedFile
 from include.control import commands, first_loads, lease, orders
 from include.control.commands import Action, Command
 from include.control.decide import State
@@ -15,10 +17,9 @@ from include.control.observed_flow import Failure
 from include.control.store import database
 from include.control.supervision import supervision
 from include.errors import Unreachable
+from include.flows import source_end
 from include.monitoring import first_load
 from include.monitoring.first_load import FirstLoad
-from include.readers import landing_folder, source_end
-from include.readers.landing_folder import PlannedFile
 from include.rules import references
 from include.settings import settings
 from include.spec import Append, Delta, Files, Lookup, Table, Upsert

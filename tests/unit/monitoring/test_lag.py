@@ -10,9 +10,10 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable, write_deltalake
 
+from include.delta import backlog
+from include.flows import source_end
 from include.monitoring import lag
 from include.monitoring.lag import Lag
-from include.readers import delta_backlog, source_end
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 from tests.support import lake
@@ -114,7 +115,7 @@ def test_a_reader_of_the_change_feed_lacks_its_files_or_where_there_are_none_tho
 
 
 def test_a_flow_that_is_far_behind_is_told_by_its_first_commits_and_that_there_is_more(monkeypatch):
-    monkeypatch.setattr(delta_backlog, "MOST_COMMITS", 3)
+    monkeypatch.setattr(backlog, "MOST_COMMITS", 3)
     for _ in range(5):
         lake.rows(SOURCE, time.time(), 1)
     checkpoint(READER.flow, delta_offset(1))

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from include.catalog import Catalog
+from include.delta import versions
 from include.engine.checkpoints.definition import fingerprint
 from include.errors import FlowBroken, Unreachable, UsageError
 from include.maintenance import vacuum_guard
 from include.project.sources import CHANGE_FEED_PROPERTY, inline_steps
-from include.readers import starting_version
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
 from tests.support.delta_log import added, commit, commit_info
@@ -100,7 +100,7 @@ START_VERSIONS = [
 @pytest.mark.parametrize(("asked", "version"), START_VERSIONS)
 def test_a_flow_begins_with_the_first_version_of_the_moment_or_later(source: Path, asked: Delta, version: int | None):
     commit_versions(source, 0.5 * DAY, DAY, 2 * DAY)
-    assert starting_version.first_version("silver.reader", asked) == version
+    assert versions.first_version("silver.reader", asked) == version
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_flow_begins_with_the_first_version_of_the_moment_or_later(source: Pat
 def test_a_flow_waits_for_a_beginning_that_is_still_to_come(source: Path, asked: Delta, sentence: str):
     commit_versions(source, 0.5 * DAY, DAY, 2 * DAY)
     with pytest.raises(Unreachable) as refusal:
-        starting_version.first_version("silver.reader", asked)
+        versions.first_version("silver.reader", asked)
     assert str(refusal.value) == sentence
 
 
@@ -136,10 +136,10 @@ def test_a_beginning_that_the_log_no_longer_holds_is_refused_instead_of_passed_o
 ):
     commit_versions(source, DAY, 2 * DAY, first=5)
     with pytest.raises(FlowBroken) as refusal:
-        starting_version.first_version("silver.reader", asked)
+        versions.first_version("silver.reader", asked)
     assert str(refusal.value) == (
         f"silver.reader begins with {what} of bronze.events, whose log begins with version 5 of "
         f"1970-01-02T00:00:00+00:00: begin later, or with all that it holds"
     )
     later_start = Delta("bronze.events", since="1970-01-02T00:00:01Z")
-    assert starting_version.first_version("silver.reader", later_start) == 6
+    assert versions.first_version("silver.reader", later_start) == 6

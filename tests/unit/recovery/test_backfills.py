@@ -10,8 +10,8 @@ from include.control.jobs import backfills
 from include.control.jobs.backfills import Backfill
 from include.control.store import database
 from include.errors import FlowBroken
+from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
-from include.readers.batches import BACKFILL
 from include.recovery.backfills import replacing_commit, txn_app_id
 from include.settings import settings
 from tests.support import lake

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from include.errors import UsageError
-from include.readers.resume_position import skip_replacements
-from include.readers.timeline import Timeline
+from include.flows.resume_position import skip_replacements
+from include.flows.timeline import Timeline
 from include.recovery import consistent_versions
 from include.settings import settings
 from include.spec import Delta, Table

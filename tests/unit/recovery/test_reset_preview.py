@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 
 from include.cli.jobs import reset_lines
 from include.errors import FlowBroken
-from include.readers import kafka_broker
+from include.kafka import broker
 from include.recovery import reset_preview
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -81,7 +81,7 @@ def test_another_source_is_refused_as_the_start_would(stored):
 
 def test_without_a_broker_the_stamps_still_tell(own_settings, monkeypatch):
     own_settings(SLUICE_KAFKA=f"127.0.0.1:{free_port()}")
-    monkeypatch.setattr(kafka_broker, "TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(broker, "TIMEOUT_SECONDS", 1)
     new_table = StoredTable(Table(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t")))
     new_table.create(kafka_rows(0, 0))
     new_table.batch(0, None, {"t": {"0": 10}}, kafka_rows(0, 10))

@@ -15,8 +15,8 @@ from include.control.jobs import backfills, stale_tables
 from include.control.jobs.backfills import Follower
 from include.control.store import database
 from include.control.store.schema import resets
+from include.flows import resume_position
 from include.project.ranges import Slice
-from include.readers import resume_position
 from include.settings import settings
 from include.spec import Delta
 from tests.support import lake

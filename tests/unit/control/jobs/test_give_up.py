@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from include.catalog import Catalog
+from include.checkpoints.checkpoint_files import OWNER
 from include.control import commands, lease, orders, resets
 from include.control.commands import Action, Command
 from include.control.jobs import approvals, backfill_queue, backfills, rewinds, stale_tables
@@ -15,13 +16,12 @@ from include.control.jobs.backfills import Backfill, Follower
 from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.control.store import database
 from include.control.store.schema import audits
+from include.delta.commit_history import REWIND
 from include.engine.jobs import backfill as engine_backfill
 from include.engine.jobs import rewind as engine_rewind
 from include.errors import FlowBroken, FlowFailed, UsageError
+from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
-from include.readers.active_commits import REWIND
-from include.readers.batches import BACKFILL
-from include.readers.offset_log import OWNER
 from include.recovery import backfills as recovery_backfills
 from include.recovery import giving_up, rewind_state, unseeded_generations
 from include.settings import settings
