@@ -18,10 +18,10 @@ from include.control import commands, lease, orders
 from include.control.commands import Action, Command
 from include.control.observed_flow import Failure
 from include.control.store import database
+from include.kafka.retention import RetentionClock
 from include.local.status import summary
 from include.monitoring import status
 from include.monitoring.status import FlowStatus
-from include.readers.kafka_retention import RetentionClock
 from include.settings import settings
 from include.spec import Delta, Kafka, Table, Upsert
 from tests.conftest import ROOT
