@@ -18,6 +18,7 @@ from include.control.jobs import approvals, rewinds
 from include.control.store import database
 from include.errors import DeclarationError, SluiceError, UsageError
 from include.flows import refreshes
+from include.monitoring import first_load
 from include.project import ranges
 from include.recovery import rewind_plan
 from include.recovery.backfills import preview
@@ -141,10 +142,15 @@ def require_approved_rewind(number: int, answer: dict[str, Any] | None) -> None:
 
 
 def skip_without_source(view: str) -> Callable[[Context], None]:
-    """A callback that skips the task while a source table is not stored yet, which is no failure of the view."""
+    """A callback that skips the task while a source table is not stored yet, or waits for its first load, which is no
+    failure of the view.
+    """
 
     def check(_context: Context) -> None:
-        table = catalog.load().table(view)
+        tables = catalog.load()
+        table = tables.table(view)
+        if awaited := first_load.awaited_by_view(database.connect(settings().control_url), tables, table):
+            raise AirflowSkipException(refreshes.not_loaded_words(table, awaited))
         if missing := refreshes.missing_sources([table]).get(view):
             raise AirflowSkipException(refreshes.not_refreshed_words(table, missing))
 

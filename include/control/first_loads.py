@@ -1,4 +1,5 @@
 """What a flow waits for before its first batch: that the flows above its lookups have read once what there was to read.
+A view waits so before its first refresh.
 
 An end of a source is recorded once, so that neither a restart nor new records move it.
 """
@@ -12,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, delete, select, update
 
 from include.control.store import database
-from include.control.store.schema import desired, first_loads, runs
+from include.control.store.schema import desired, first_loads, runs, ticks
 
 
 @dataclass(frozen=True)
@@ -60,23 +61,26 @@ def forget(engine: Engine, flow: str) -> None:
         connection.execute(delete(first_loads).where(first_loads.c.flow == flow))
 
 
-def waiting(connection: Connection, flows: Collection[str]) -> dict[str, str]:
-    """By flow, a description of the first loads that it waits for. Flows that wait for none are absent."""
+def waiting(connection: Connection, flows: Collection[str], what: str = "batch") -> dict[str, str]:
+    """By flow, a description of the first loads that it waits for. Flows that wait for none are absent.
+
+    what: that waits: the `batch` of a flow, or the `refresh` of a view.
+    """
     pending = first_loads.c.flow.in_(flows) & first_loads.c.read_at.is_(None)
     rows = connection.execute(select(first_loads).where(pending).order_by(first_loads.c.number)).all()
     states = _states(connection, {row.awaits for row in rows})
     return {
-        flow: words([(row.awaits, states.get(row.awaits, "")) for row in rows if row.flow == flow], since)
+        flow: words([(row.awaits, states.get(row.awaits, "")) for row in rows if row.flow == flow], since, what)
         for flow, since in {row.flow: row.asked_at for row in reversed(rows)}.items()
     }
 
 
-def words(awaited: Collection[tuple[str, str]], since: float) -> str:
+def words(awaited: Collection[tuple[str, str]], since: float, what: str = "batch") -> str:
     """Describes a wait for these flows, each with what keeps it from reading. since: in seconds since 1970."""
     names = ", ".join(f"{flow} ({state})" if state else flow for flow, state in awaited)
     return (
-        f"its first batch waits until {names} has read once what its source held at "
-        f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M}Z; wait=False in its lookup begins without"
+        f"its first {what} waits until {names} has read once what its source held at "
+        f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M}Z; wait=False in its lookup, rule or source begins without"
     )
 
 
@@ -84,8 +88,12 @@ def _states(connection: Connection, flows: Collection[str]) -> dict[str, str]:
     """By flow, what keeps it from reading, where something does."""
     failed = connection.execute(select(runs).where(runs.c.flow.in_(flows), runs.c.failure.is_not(None)))
     states = {row.flow: f"failed: {row.error}" for row in failed}
-    is_stopped = desired.c.flow.in_(flows) & (desired.c.state == "stopped")
-    return states | {row.flow: "stopped" for row in connection.execute(select(desired).where(is_stopped))}
+    stopped = select(desired.c.flow).where(desired.c.flow.in_(flows), desired.c.state == "stopped")
+    scheduled = set(connection.execute(select(ticks.c.flow).where(ticks.c.flow.in_(flows))).scalars())
+    return states | {
+        flow: "at rest until its schedule" if flow in scheduled else "stopped"
+        for flow in connection.execute(stopped).scalars()
+    }
 
 
 def _of(flow: str, life: str) -> Any:

@@ -103,6 +103,11 @@ def not_refreshed_words(view: Table, table: str) -> str:
     return f"{view.name}: not refreshed, and left as it was: {why}; {next_refresh_words(view)}"
 
 
+def not_loaded_words(view: Table, awaited: str) -> str:
+    """Explains that a view was not refreshed, because of the first loads that `awaited` describes."""
+    return f"{view.name}: not refreshed: {awaited}; {next_refresh_words(view)}"
+
+
 def next_refresh_words(view: Table) -> str:
     """Describes when the view is refreshed next."""
     by_hand = f"by `airflow dags trigger refresh.{view.name}`"

@@ -1,7 +1,8 @@
-"""Holds back a flow's first rows until the tables it looks into have been loaded once.
+"""Holds back a flow's first rows, and a view's first refresh, until the tables it looks into have been loaded once.
 
 With full topics, all flows begin at the same time. Without this, the rows of the first batches would find no partner,
-and keep none. A batch without rows looks for none: on a new platform, nothing has arrived yet.
+and keep none. Aggregates and views would show the sum of some rows as that of all. A batch without rows looks for none:
+on a new platform, nothing has arrived yet.
 """
 
 import time
@@ -12,6 +13,7 @@ from sqlalchemy import Engine
 from include.catalog import Catalog
 from include.control import first_loads
 from include.control.first_loads import Awaited
+from include.control.store import database
 from include.delta import stored_table
 from include.errors import SluiceError, Unreachable
 from include.flows import source_end
@@ -23,18 +25,26 @@ from include.spec import Delta, Table
 
 # How often the positions of other flows are read.
 LOOK_SECONDS = 2
+# A view has no checkpoint. Once it is stored, it waits no more.
+VIEW_LIFE = "view"
 
 
 def tables_of(flow: Table) -> list[str]:
-    """Returns the tables whose first load the flow waits for."""
-    names = [lookup.table for lookup in flow.lookups if lookup.wait]
+    """Returns the tables whose first load the flow or view waits for.
+
+    A merge in windows reads what there is: nobody would see that its window waits.
+    """
+    computes_all = flow.is_view or (flow.is_recomputed and not flow.merges_in_windows)
+    sources = [reader.source for reader in flow.readers] if computes_all else []
+    names = [of.table for of in sources if isinstance(of, Delta) and of.wait and not of.is_pinned]
+    names += [lookup.table for lookup in flow.lookups if lookup.wait]
     return names + [rule.table for rule in flow.expect if isinstance(rule, References) and rule.wait]
 
 
 class FirstLoad:
-    """The first load of what one flow looks into. life: names the life of its table and checkpoint."""
+    """The first load of what one flow or view looks into. life: names the life of its table and checkpoint."""
 
-    def __init__(self, engine: Engine, tables: Catalog, flow: Table, life: str) -> None:
+    def __init__(self, engine: Engine, tables: Catalog, flow: Table, life: str = VIEW_LIFE) -> None:
         self._engine, self._flow, self._life = engine, flow, life
         self._tables = [name for name in tables_of(flow) if name in tables.tables and name != flow.name]
         self._upstream = _upstream(tables, self._tables)
@@ -71,7 +81,9 @@ class FirstLoad:
         if changed := [item for item in seen.values() if item != known.get(item.flow)]:
             first_loads.record(self._engine, self._flow.flow, self._life, changed)
         unread = [item.flow for item in seen.values() if not item.is_read]
-        return unread or [name for name in self._tables if not settings().is_stored(name)]
+        # The refresh itself says which table a view lacks, as one run may refresh a view and what reads it.
+        missing = [] if self._flow.is_view else self._tables
+        return unread or [name for name in missing if not settings().is_stored(name)]
 
     def _look(self, flow: Table, awaited: Awaited, seen: dict[str, Awaited]) -> Awaited:
         """Returns what is known now of a flow that is awaited. seen: the same of the flows above it."""
@@ -97,6 +109,14 @@ def has_begun(table: Table) -> bool:
     """Whether rows of the flow's source are in its table, or in its quarantine."""
     names = filter(settings().is_stored, (table.name, table.quarantine))
     return any(stored_table.open_table(name).count() for name in names)
+
+
+def awaited_by_view(engine: Engine, tables: Catalog, view: Table) -> str:
+    """Describes what the first refresh of a view waits for; empty for one that does not wait. Raises Unreachable."""
+    if settings().is_stored(view.name) or not tables_of(view) or not FirstLoad(engine, tables, view).pending():
+        return ""
+    with database.reading(engine) as connection:
+        return first_loads.waiting(connection, [view.name], "refresh").get(view.name, "")
 
 
 def life_of(table: Table, generation: int) -> str:

@@ -8,10 +8,12 @@ from itertools import islice
 from typing import Any
 
 from deltalake.exceptions import DeltaError
+from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
-from include.control import orders
+from include.control import first_loads, orders
+from include.control.decide import State
 from include.control.store import database
 from include.control.supervision import supervision
 from include.delta import stored_table
@@ -116,6 +118,7 @@ def _states(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
     }
     try:
         engine = database.connect(settings().control_url)
+        states |= _waiting_views(engine, tables)
         for driver, flows in tables.drivers().items():
             observed_states = supervision.preview(engine, driver, [flow.flow for flow in flows])
             states |= {
@@ -124,6 +127,18 @@ def _states(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
     except SluiceError as error:
         states = {flow: (None, state, reason or str(error)) for flow, (_, state, reason) in states.items()}
     return states
+
+
+def _waiting_views(engine: Engine, tables: Catalog) -> dict[str, tuple[None, str, str]]:
+    """Returns the states of views whose first refresh waits for the first load of what they read."""
+    names = {
+        flow: table.name
+        for flow, table in tables.readers.items()
+        if table.is_view and not settings().is_stored(table.name)
+    }
+    with database.reading(engine) as connection:
+        loads = first_loads.waiting(connection, set(names.values()), "refresh")
+    return {flow: (None, State.WAITING, loads[name]) for flow, name in names.items() if name in loads}
 
 
 def _longer_intervals(flows: Iterable[Table]) -> dict[str, float]:

@@ -93,6 +93,8 @@ class Delta:
         example "2026-03-01T00:00:00Z". Neither: begin with all rows of the table. Both apply only at the first start.
     version_as_of: for a view: read this version, whatever is committed later. timestamp_as_of: read the newest version
         that was committed at this time or before. VACUUM keeps the version while the table file declares it.
+    wait: the first refresh of a view, and the first batch of a recomputed `Upsert`, wait until the flows above the
+        table have read once what their sources held at that time.
     max_files: maximum number of data files in a batch. max_bytes: approximate size of a batch, at least one file. A
         version of the change data feed is never split.
     """
@@ -105,6 +107,8 @@ class Delta:
     max_bytes: int | None = None
     version_as_of: int | None = None
     timestamp_as_of: str | None = None
+    # Not part of `repr`, by which older releases tell whether a definition has changed.
+    wait: bool = field(default=True, repr=False)
 
     @property
     def is_pinned(self) -> bool:

@@ -9,9 +9,11 @@ from include.catalog import Catalog
 from include.control.commands import Action
 from include.control.decide import State
 from include.control.supervision import supervision
+from include.engine.jobs import refresh as engine_refresh
 from include.errors import Unreachable
-from include.monitoring import status
-from include.spec import Delta, Lookup, Table, Upsert
+from include.monitoring import first_load, status
+from include.settings import settings
+from include.spec import Delta, Lookup, Replace, Table, Upsert
 from tests.support.commits import switch_fast_path
 from tests.support.flows import has_rows, rows_of
 from tests.support.waiting import wait_until
@@ -21,7 +23,7 @@ SALES, SHOPS = "sale INT, shop INT", "shop INT, city STRING, at INT"
 
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_counted(
-    name, append, driver, run_once, ask, monkeypatch, is_fast
+    name, append, driver, run_once, ask, refresh, capsys, monkeypatch, is_fast
 ):
     switch_fast_path(monkeypatch, is_fast)
     shops = Table(
@@ -38,7 +40,17 @@ def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_c
         schema="sale INT, shop INT, city STRING",
         lookups=(Lookup(shops.name, on="shop", columns=("city",), refresh_seconds=0),),
     )
-    tables = Catalog({table.name: table for table in (shops, sales)})
+    counted = "SELECT city, count(*) AS sales FROM source GROUP BY city"
+    sums = Table(
+        name=f"gold.{name}",
+        comment="sales of each city",
+        source=Delta(sales.name),
+        schema="city STRING, sales BIGINT",
+        transform=counted,
+        write=Upsert(("city",)),
+    )
+    view = replace(sums, name=f"gold.{name}_view", write=Replace())
+    tables = Catalog({table.name: table for table in (shops, sales, sums, view)})
     monkeypatch.setattr(catalog, "load", lambda: tables)
     monkeypatch.setattr("include.engine.stream.flow.BY_HAND_SECONDS", 0)
     append(f"bronze.{name}_shops", [{"shop": shop, "city": f"city {shop}", "at": 1} for shop in range(9)], SHOPS)
@@ -46,17 +58,25 @@ def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_c
     with pytest.raises(Unreachable, match=f"its first batch waits until {shops.flow} has read once"):
         run_once(sales)
     ask(Action.STOP, shops)
-    with driver(shops, sales) as running:
+    with driver(shops, sales, sums) as running:
 
-        def reason() -> str:
-            decision = supervision.preview(running.engine, name, [sales.flow])[sales.flow][1]
+        def reason(flow: str = sales.flow) -> str:
+            decision = supervision.preview(running.engine, name, [flow])[flow][1]
             return decision.reason if decision.state is State.WAITING else ""
 
         wait_until(lambda: f"{shops.flow} (stopped)" in reason(), 120)
+        engine_refresh.run("early", [view], tables)
+        waits = f"{view.name}: not refreshed: its first refresh waits until {shops.flow} (stopped), {sales.flow} has"
+        assert waits in capsys.readouterr().out
+        assert not settings().is_stored(view.name)
         assert rows_of(sales.name) == []
         ask(Action.START, shops)
         wait_until(lambda: has_rows(sales), 120)
-        wait_until(lambda: reason() == "", 60)
+        wait_until(lambda: has_rows(sums), 120)
+        wait_until(lambda: reason() == reason(sums.flow) == "", 60)
+        assert first_load.awaited_by_view(running.engine, tables, view) == ""
+    refresh("late", view)
+    assert sum(row["sales"] for row in rows_of(sums.name)) == sum(row["sales"] for row in rows_of(view.name)) == 100
     cities = {row["sale"]: row["city"] for row in rows_of(sales.name)}
     assert cities == {sale: None if sale % 10 == 9 else f"city {sale % 10}" for sale in range(100)}
     assert status.no_partner(sales) == {shops.name: 10}

@@ -53,7 +53,9 @@ def _find_pause() -> tuple[str, str] | None:
 def _find_broken_file() -> tuple[str, str] | None:
     errors = _airflow("dags", "list-import-errors")
     broken = [
-        f"{error['filepath']} ({error['error'].strip().splitlines()[-1]})" for error in errors if error.get("error")
+        f"{error['filepath']} ({text.splitlines()[-1]})"
+        for error in errors
+        if (text := (error.get("error") or "").strip())
     ]
     return ("UNLOADABLE", f"Airflow cannot load {', '.join(broken)}") if broken else None
 

@@ -27,6 +27,7 @@ from include.engine.tables import commit, foreign_table
 from include.engine.tables.read_table import read_as_of
 from include.errors import FlowBroken, SluiceError, Unreachable
 from include.flows import refreshes
+from include.monitoring import first_load
 from include.project.ranges import Slice
 from include.settings import settings
 from include.spec import Delta, Table
@@ -72,22 +73,27 @@ class RefreshRun:
 def run(name: str, views: list[Table], tables: Catalog) -> None:
     """Refreshes those of `views`, in graph order, that the run `name` has not refreshed yet.
 
-    Prints and skips a view whose source is not stored yet. Raises LeaseHeld if a view has another window, Unreachable,
-    and FlowFailed if a view cannot be computed. Raises FlowBroken if another run has refreshed one from newer versions.
+    Prints and skips a view whose source is not stored yet, or that waits for a first load. Raises LeaseHeld if a view
+    has another window, Unreachable, and FlowFailed if a view cannot be computed. Raises FlowBroken if another run has
+    refreshed one from newer versions.
     """
-    missing_sources = refreshes.missing_sources(views)
+    engine = database.connect(settings().control_url)
+    awaited = {view.name: first_load.awaited_by_view(engine, tables, view) for view in views}
+    missing_sources = refreshes.missing_sources([view for view in views if not awaited[view.name]])
     for view in views:
         if view.name in tables.warnings:
             print(tables.warnings[view.name], flush=True)
         if view.name in missing_sources:
             print(refreshes.not_refreshed_words(view, missing_sources[view.name]), flush=True)
-    refresh_run = RefreshRun.begin(name, [view for view in views if view.name not in missing_sources])
+        if awaited[view.name]:
+            print(refreshes.not_loaded_words(view, awaited[view.name]), flush=True)
+    ready = [view for view in views if not awaited[view.name] and view.name not in missing_sources]
+    refresh_run = RefreshRun.begin(name, ready)
     for view in refresh_run.views:
         if view not in refresh_run.left:
             print(f"{view.name}: nothing done, run '{name}' has refreshed it", flush=True)
     if not refresh_run.left:
         return
-    engine = database.connect(settings().control_url)
     with window.open_worker(engine, tables, f"refresh {name}", list(refresh_run.reads)) as worker:
         refresh_remaining(worker, refresh_run)
 

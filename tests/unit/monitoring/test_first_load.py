@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine
@@ -10,19 +11,20 @@ from sqlalchemy import Engine
 from include.catalog import Catalog
 from include.checkpoints import landing_folder
 from include.checkpoints.landing_folder import PlannedFile
-from include.control import commands, first_loads, lease, orders
+from include.control import commands, first_loads, lease, orders, schedule
 from include.control.commands import Action, Command
 from include.control.decide import State
+from include.control.first_loads import Awaited
 from include.control.observed_flow import Failure
 from include.control.store import database
 from include.control.supervision import supervision
 from include.errors import Unreachable
 from include.flows import source_end
-from include.monitoring import first_load
+from include.monitoring import first_load, status
 from include.monitoring.first_load import FirstLoad
 from include.rules import references
 from include.settings import settings
-from include.spec import Append, Delta, Files, Lookup, Table, Upsert
+from include.spec import Append, Delta, Files, Kafka, Lookup, Replace, Table, Upsert
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
 
@@ -41,7 +43,11 @@ def engine(home) -> Engine:
 @pytest.fixture
 def folder(tmp_path, own_settings, home) -> Callable[[str, float], None]:
     """`folder("a.csv", 5)` puts a file into the landing folder, as of 5 s ago."""
-    own_settings(SLUICE_HOME=home, SLUICE_LANDING=tmp_path / "landing")
+    own_settings(
+        SLUICE_HOME=home,
+        SLUICE_LANDING=tmp_path / "landing",
+        SLUICE_CONTROL_URL=f"sqlite:///{home / 'control.db'}",
+    )
 
     def put(name: str, age_seconds: float) -> None:
         path = tmp_path / "landing" / "shops" / name
@@ -133,6 +139,75 @@ def test_a_flow_waits_for_lookups_and_references_unless_they_say_otherwise():
     table = Table(name="silver.sales", comment="", source=Delta("bronze.sales"), lookups=(without,), expect=rules)
     assert first_load.tables_of(table) == [SHOPS.name]
     assert repr(without) == repr(LOOKUP), "a release that does not know it takes the definition for the same"
+
+
+def test_what_computes_all_rows_of_its_sources_waits_for_them_unless_they_say_otherwise():
+    source, pinned = Delta("silver.sales"), Delta("silver.old", version_as_of=3)
+    assert repr(Delta("silver.sales", wait=False)) == repr(source), "an older release takes it for the same"
+    sums = Table(name="gold.sums", comment="", source=source, write=Upsert(("shop",)))
+    view = Table(
+        name="gold.view", comment="", source={"a": source, "b": Delta("silver.shops"), "c": pinned}, write=Replace()
+    )
+    assert first_load.tables_of(sums) == ["silver.sales"]
+    assert first_load.tables_of(view) == ["silver.sales", "silver.shops"]
+    for table in (sums, replace(view, source=source)):
+        assert first_load.tables_of(replace(table, source=Delta("silver.sales", wait=False))) == []
+    assert first_load.tables_of(replace(sums, write=Upsert(("shop",), in_windows=True))) == []
+    assert first_load.tables_of(replace(sums, write=Upsert(("shop",), sequence_by="at"))) == []
+
+
+def test_the_first_refresh_of_a_view_waits_and_says_so_and_a_stored_view_never_waits(engine, folder):
+    view = Table(name="gold.view", comment="", source=Delta(SHOPS.name), write=Replace())
+    tables = Catalog({table.name: table for table in (ARRIVED, SHOPS, view)})
+
+    def state() -> tuple[str | None, str]:
+        [found] = [found for found in status.statuses(tables, 0) if found.flow == view.flow]
+        return found.state, found.reason
+
+    folder("a.csv", 5)
+    for table in (ARRIVED, SHOPS):
+        lake.rows(table.name, time.time())
+    sentence = "its first refresh waits until bronze.shops, silver.shops has read once what its source held at"
+    assert sentence in first_load.awaited_by_view(engine, tables, view)
+    assert state()[0] == State.WAITING
+    assert sentence in state()[1]
+    unbound = replace(view, source=Delta(SHOPS.name, wait=False))
+    assert first_load.awaited_by_view(engine, tables, unbound) == ""
+    read_files("a.csv")
+    lake.rows(ARRIVED.name, time.time(), 1)
+    checkpoint(SHOPS.flow, delta_offset(2))
+    assert first_load.awaited_by_view(engine, tables, view) == ""
+    assert state()[0] == status.VIEW
+    lake.rows(view.name, time.time(), 1)
+    folder("b.csv", 5)
+    assert first_load.awaited_by_view(engine, Catalog(tables.tables), view) == ""
+
+
+def test_a_dimension_that_reads_kafka_is_loaded_up_to_the_ends_that_its_topic_had(
+    engine, own_settings, home, silent_port
+):
+    own_settings(SLUICE_HOME=home, SLUICE_KAFKA=f"127.0.0.1:{silent_port}")
+    shops = Table(name=SHOPS.name, comment="", source=Kafka("shops"), driver="other", write=Append(unique=("key",)))
+    tables = Catalog({table.name: table for table in (shops, SALES)})
+    lake.rows(shops.name, time.time())
+    # Nobody knows how much a topic holds that does not answer.
+    assert load(engine, tables=tables).pending() == [shops.flow]
+    first_loads.record(engine, SALES.flow, "x/1", [Awaited(shops.flow, {"shops": {"0": 5, "1": 2}})])
+    for offset, pending in (({"0": 5}, [shops.flow]), ({"0": 5, "1": 1}, [shops.flow]), ({"0": 9, "1": 2}, [])):
+        checkpoint(shops.flow, {"shops": offset})
+        assert load(engine, tables=tables).pending() == pending
+
+
+def test_a_dimension_with_a_schedule_is_waited_for_and_said_to_rest(engine, folder):
+    shops = replace(SHOPS, schedule="0 3 * * *", driver="other")
+    tables = Catalog({table.name: table for table in (ARRIVED, shops, SALES)})
+    lake.rows(ARRIVED.name, time.time(), 1)
+    lake.rows(shops.name, time.time())
+    assert load(engine, tables=tables).pending() == [shops.flow]
+    schedule.follow(engine, {shops.flow: shops.schedule}, lambda _, at: at + 60)
+    assert "until silver.shops (at rest until its schedule) has read once" in (waiting(engine) or "")
+    checkpoint(shops.flow, delta_offset(1))
+    assert load(engine, tables=tables).pending() == []
 
 
 def test_tables_above_are_waited_for_too_each_once_and_never_the_table_itself(engine, folder):
