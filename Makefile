@@ -106,8 +106,8 @@ faults-on-s3: setup s3 ## kills, windows, interleavings, backfills, rewinds and 
 soak: setup ## 300 starts of flows, 10,000 batches and a million deletes in one driver, with what it holds and costs
 	@SLUICE_FAULTS=full $(IN_VENV) -m pytest -s tests/streaming/test_growth.py
 
-mutants: setup s3 ## break the code that protects tables, one line at a time, and name the breaks that no unit test notices
-	@SLUICE_JARS="$$SLUICE_HOME"/jars $(VENV_BIN)/mutmut run $(MUTANTS); $(VENV_BIN)/mutmut results
+mutants: setup s3 ## break the code that protects tables, one line at a time, and name the breaks that no test notices
+	@SLUICE_JARS="$$SLUICE_HOME"/jars $(IN_VENV) tests/support/mutants.py $(MUTANTS)
 
 lock: venv ## resolve requirements.txt and requirements-dev.txt into their locks
 	@$(LOCK) requirements-dev.txt -o requirements-dev.lock

@@ -14,13 +14,17 @@ import pytest
 from deltalake import write_deltalake
 from pyarrow import parquet
 
+from include.engine.batch import quality
 from include.engine.batch.key_outcomes import KeyOutcomes
+from include.engine.batch.quality import RowCounts
 from include.engine.fast_path import aggregate, append, data_file, known_keys, merge, replaced_files, retained
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.known_keys import KnownKeys, is_comparable
 from include.engine.fast_path.replaced_files import StoredFile
 from include.engine.tables.commit import CommitMetadata
+from include.errors import FlowBroken
+from include.rules import FAILED, Expect
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Table, Upsert, Watermark
 
@@ -513,3 +517,38 @@ def test_what_is_retained_is_known_if_no_other_commit_came_in_between():
     known.append(added, METADATA)
     assert companion.appended == [added]
     assert known._version is None
+
+
+# How many rows went where.
+
+RULES = tuple(
+    Expect(name, "true", action) for name, action in zip("abcd", ("fail", "quarantine", "drop", "warn"), strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("broken", "action"),
+    [("", "warn"), ("d", "warn"), ("dc", "drop"), ("bc", "quarantine"), ("abcd", "fail"), ("x", "warn")],
+)
+def test_of_the_rules_that_a_row_breaks_the_strictest_decides(broken: str, action: str):
+    assert quality.strictest(tuple(broken), RULES) == action
+
+
+def test_counts_are_added_and_rows_that_could_not_be_made_are_quarantined():
+    counts = RowCounts.of([((), 5), (("b",), 2), (("c", "d"), 1)], RULES)
+    assert counts == RowCounts(8, 5, 2, 1, {"a": 0, "b": 2, "c": 1, "d": 1})
+    assert counts + counts == RowCounts(16, 10, 4, 2, {"a": 0, "b": 4, "c": 2, "d": 2})
+    assert counts.with_failed(3) == RowCounts(11, 5, 5, 1, counts.broke | {FAILED: 3})
+    assert counts.with_failed(0) == counts
+    implied = (Expect("implied", "true", implied=True),)
+    assert RowCounts.of([((), 5)], implied).broke == {}
+    assert RowCounts.of([(("implied",), 5)], implied).broke == {"implied": 5}
+
+
+def test_rows_that_break_a_rule_of_action_fail_end_the_flow_with_the_rule_and_their_number():
+    counts = RowCounts.of([(("a", "b"), 1_200), (("b",), 2)], RULES)
+    assert counts.failing(RULES) == "'a' (1,200 rows)"
+    with pytest.raises(FlowBroken, match=r"silver\.t: batch 7 of generation 2 breaks 'a' \(1,200 rows\)") as caught:
+        quality.require_none_fails(counts, RULES, METADATA)
+    assert caught.value.error == "EXPECTATION_FAILED"
+    quality.require_none_fails(RowCounts.of([(("b",), 2)], RULES), RULES, METADATA)
