@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from include.readers.kafka_retention import RetentionClock
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
