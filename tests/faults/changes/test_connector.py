@@ -1,7 +1,7 @@
-"""What Debezium's connector sends for each type of PostgreSQL becomes the row of the database."""
+"""What Debezium sends for each type of PostgreSQL becomes the row of the database, in whatever form it comes."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -16,7 +16,7 @@ from include.settings import settings
 from include.spec import Debezium, Kafka, Table, Upsert
 from tests.support import expected
 from tests.support.connect import Connect
-from tests.support.flows import rows_of
+from tests.support.flows import FULL, only_in_full_runs, rows_of
 from tests.support.postgresql import Server
 from tests.support.waiting import wait_until
 
@@ -71,7 +71,18 @@ KINDS = {
     "uuid": Column("UUID", "STRING", "0191a2b3-0000-7000-8000-00000000000a", read="{}::text"),
     "duration": Column("INTERVAL", "STRING", "P1Y2M3DT4H5M6.789S", read="{}::text"),
 }
+# Large enough for a table of their own: PostgreSQL does not send what a change leaves as it is.
+NOTES = {
+    "id": Column("BIGINT PRIMARY KEY", "BIGINT", 1),
+    "title": Column("TEXT", "STRING", "first"),
+    "body": Column("TEXT", "STRING", "body " * 2_000),
+    "bytes": Column("BYTEA", "BINARY", b"\x00\xff" * 5_000),
+    "numbers": Column("INTEGER[]", "STRING", list(range(3_000)), read="to_json({})::text"),
+    "texts": Column("TEXT[]", "STRING", [f"text {number}" for number in range(1_000)], read="to_json({})::text"),
+    "document": Column("JSONB", "STRING", json.dumps({"key": "value " * 2_000}), read="{}::text"),
+}
 MILLIS = {"local0": "millis", "local3": "millis"}
+WITH_SCHEMAS = {"value.converter.schemas.enable": "true"}
 
 
 @dataclass(frozen=True)
@@ -86,22 +97,48 @@ class Form:
     without: tuple[str, ...] = ()
 
 
+UNWRAPPED = {
+    "transforms": "unwrap",
+    "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+    "transforms.unwrap.delete.tombstone.handling.mode": "rewrite",
+    # By default, a NULL becomes the default value of its column, whatever the converter does.
+    "transforms.unwrap.replace.null.with.default": "false",
+    "transforms.unwrap.add.fields": "op,source.lsn,source.ts_ms",
+}
+# The one that the test of incremental snapshots reads.
 PLAIN = Form({"binary.handling.mode": "hex"}, {"integer_times": MILLIS, "binary": "hex"})
+# Each form takes seconds.
+FORMS = {"unwrapped": Form(UNWRAPPED, {"unwrapped": True, "integer_times": MILLIS})}
+FURTHER_FORMS = {
+    "schemas": Form({**WITH_SCHEMAS, "decimal.handling.mode": "precise"}),
+    "plain": PLAIN,
+    "connect_times": Form({"time.precision.mode": "connect"}, {"integer_times": "millis"}, without=("local",)),
+    "connect_times_with_schemas": Form({**WITH_SCHEMAS, "time.precision.mode": "connect"}, without=("local",)),
+    "microseconds": Form({**WITH_SCHEMAS, "time.precision.mode": "microseconds"}),
+    "texts": Form(
+        {"time.precision.mode": "isostring", "binary.handling.mode": "base64-url-safe"}, {"binary": "base64-url-safe"}
+    ),
+    "doubles": Form({**WITH_SCHEMAS, "decimal.handling.mode": "double"}, without=("amount", "exact", "free", "price")),
+    "unwrapped_with_schemas": Form({**UNWRAPPED, **WITH_SCHEMAS}, {"unwrapped": True}),
+}
 
 
 class Database:
-    """Two tables with random names."""
+    """Three tables with random names. notes: without the values that a change leaves as they are."""
 
     def __init__(self, server: Server, name: str) -> None:
-        self.kinds, self.signals = (f"{name}_{suffix}" for suffix in ("kinds", "signals"))
+        self.kinds, self.notes, self.signals = (f"{name}_{suffix}" for suffix in ("kinds", "notes", "signals"))
         self.address = f"host=127.0.0.1 port={server.port} user=sluice dbname=postgres"
         self.connection = psycopg.connect(self.address, autocommit=True)
         self.connection.execute("SET intervalstyle = 'iso_8601'; SET TimeZone = 'UTC'")
         if not self.connection.execute("SELECT to_regtype('mood')").fetchone()[0]:
             self.connection.execute("CREATE TYPE mood AS ENUM ('sad', 'happy')")
-        listed = ", ".join(f"{column} {kind.type}" for column, kind in KINDS.items())
-        self.connection.execute(f"CREATE TABLE {self.kinds} ({listed})")
+        for table, columns in ((self.kinds, KINDS), (self.notes, NOTES)):
+            listed = ", ".join(f"{column} {kind.type}" for column, kind in columns.items())
+            self.connection.execute(f"CREATE TABLE {table} ({listed})")
         self.connection.execute(f"ALTER TABLE {self.kinds} REPLICA IDENTITY FULL")
+        for column in ("body", "bytes", "numbers", "texts", "document"):
+            self.connection.execute(f"ALTER TABLE {self.notes} ALTER {column} SET STORAGE EXTERNAL")
         self.connection.execute(f"CREATE TABLE {self.signals} (id TEXT PRIMARY KEY, type TEXT, data TEXT)")
 
     def insert(self, table: str, columns: dict[str, Column], **values: Any) -> None:
@@ -114,10 +151,31 @@ class Database:
         reads = ", ".join(columns[name].read.format(name) for name in names)
         return self.connection.execute(f"SELECT {reads} FROM {table} ORDER BY id").fetchall()
 
+    def change_kinds(self) -> None:
+        execute, insert = self.connection.execute, self.insert
+        insert(self.kinds, KINDS, id=4)
+        insert(self.kinds, KINDS, id=5, number=5)
+        execute(f"UPDATE {self.kinds} SET number = 8 WHERE id = 1")
+        nulls = ", ".join(f"{name} = NULL" for name in KINDS if name != "id")
+        execute(f"UPDATE {self.kinds} SET {nulls} WHERE id = 4")
+        execute(f"DELETE FROM {self.kinds} WHERE id = 2")
+        execute(f"UPDATE {self.kinds} SET id = 6 WHERE id = 5")
+        with self.connection.transaction():
+            insert(self.kinds, KINDS, id=7)
+            execute(f"UPDATE {self.kinds} SET name = 'again' WHERE id = 7")
+            execute(f"DELETE FROM {self.kinds} WHERE id = 7")
+            insert(self.kinds, KINDS, id=7, name="new")
+
     def ask_for_snapshot(self) -> None:
         """Ask all connectors for an incremental snapshot of `kinds`."""
         request = json.dumps({"data-collections": [f"public.{self.kinds}"], "type": "incremental"})
         self.connection.execute(f"INSERT INTO {self.signals} VALUES ('now', 'execute-snapshot', %s)", [request])
+
+    def change_notes(self) -> None:
+        execute = self.connection.execute
+        execute(f"UPDATE {self.notes} SET title = 'second'")
+        self.insert(self.notes, NOTES, id=2)
+        execute(f"UPDATE {self.notes} SET title = 'third', body = 'short' WHERE id = 2")
 
 
 @pytest.fixture
@@ -134,7 +192,7 @@ def capture(kafka_connect: Connect, database: Database, name: str) -> Iterator[A
 
     def start(forms: dict[str, Form]) -> dict[str, str]:
         slots_by_form = {form: f"{name}_{form}" for form in forms}
-        tables = ",".join(rf"public\.{table}" for table in (database.kinds, database.signals))
+        tables = ",".join(rf"public\.{table}" for table in (database.kinds, database.notes, database.signals))
         for form, slot in slots_by_form.items():
             example = connector.debezium(database.connection, f"public.{database.kinds}", "", slot)
             # Each table has a topic of its own.
@@ -154,16 +212,16 @@ def capture(kafka_connect: Connect, database: Database, name: str) -> Iterator[A
         kafka_connect.remove(database.connection, slot)
 
 
-def silver(slot: str, source: str, columns: dict[str, Column], form: Form) -> Table:
+def silver(slot: str, source: str, columns: dict[str, Column], form: Form, is_partial: bool = False) -> Table:
     """The table that follows `source`, a table of the database."""
     into = tuple(name for name in columns if name not in form.without)
     return Table(
-        name=f"silver.{slot}",
+        name=f"silver.{slot}{'_notes' * is_partial}",
         comment="as the database has it",
         source=Kafka(f"{slot}.public.{source}"),
         schema=", ".join(f"{name} {columns[name].ddl}" for name in into) + f", _sequence BIGINT, {ERRORS}",
         parse=Debezium("value", into=into, **form.parse),
-        write=Upsert(("id",), sequence_by="_sequence", deletes="_op = 'd'", truncates="_op = 't'"),
+        write=Upsert(("id",), sequence_by="_sequence", deletes="_op = 'd'", truncates="_op = 't'", partial=is_partial),
     )
 
 
@@ -175,6 +233,38 @@ def assert_follows(table: Table, database: Database, source: str, columns: dict[
     assert not rows_of(table.quarantine)
     assert all(not row["_errors"] for row in rows_of(table.name))
     verify.verify(table)
+
+
+def follow(
+    database: Database, capture, kafka_connect: Connect, run_once, forms: dict[str, Form], with_notes: Iterable[str]
+) -> None:
+    """Assert that a table follows the database in each form. with_notes: forms of which `notes` is followed, too."""
+    extremes = {name: column.extreme for name, column in KINDS.items()}
+    database.insert(database.kinds, KINDS)
+    database.insert(database.kinds, KINDS, **(dict.fromkeys(KINDS) | {"id": 2}))
+    database.insert(database.kinds, KINDS, **extremes)
+    database.insert(database.notes, NOTES)
+    slots = capture(forms)
+    kafka_connect.wait_for_changes(database.connection, *slots.values())
+    database.change_kinds()
+    database.change_notes()
+    kafka_connect.wait_for_changes(database.connection, *slots.values())
+    kinds = [silver(slots[form], database.kinds, KINDS, forms[form]) for form in forms]
+    notes = [silver(slots[form], database.notes, NOTES, forms[form], is_partial=True) for form in with_notes]
+    run_once(*kinds, *notes)
+    for table in kinds:
+        assert_follows(table, database, database.kinds, KINDS)
+    for table in notes:
+        assert_follows(table, database, database.notes, NOTES)
+
+
+def test_each_type_arrives_as_the_database_has_it(database: Database, capture, kafka_connect: Connect, run_once):
+    follow(database, capture, kafka_connect, run_once, FORMS, FORMS if FULL else ())
+
+
+@only_in_full_runs
+def test_each_type_arrives_in_further_forms_too(database: Database, capture, kafka_connect: Connect, run_once):
+    follow(database, capture, kafka_connect, run_once, FURTHER_FORMS, FURTHER_FORMS)
 
 
 def test_rows_of_an_incremental_snapshot_fill_what_is_missing_and_overwrite_no_change(
@@ -205,3 +295,41 @@ def snapshot_rows(slot: str, database: Database) -> int:
     messages = expected.messages(settings().kafka, f"{slot}.public.{database.kinds}")
     events = [json.loads(message.value) for message in messages if message.value]
     return sum(event["source"]["snapshot"] == "incremental" for event in events)
+
+
+@only_in_full_runs
+def test_a_transaction_that_is_open_while_the_connector_begins_is_not_lost(
+    database: Database, capture, kafka_connect: Connect, run_once
+):
+    connection, form = (
+        database.connection,
+        Form({**PLAIN.properties, "snapshot.mode": "no_data"}, PLAIN.parse),
+    )
+    database.insert(database.kinds, KINDS, id=1)
+    first, second, third = (psycopg.connect(database.address) for _ in range(3))
+    write = f"INSERT INTO {database.signals} (id) VALUES (%s)"
+    first.execute(write, ["first"])
+    [slot] = capture({"plain": form}).values()
+    # The slot waits for the first transaction, and then for the second. The third is open when it begins.
+    waits = "SELECT FROM pg_stat_activity WHERE query LIKE 'CREATE_REPLICATION_SLOT%%' AND wait_event = 'transactionid'"
+    wait_until(lambda: connection.execute(waits).fetchall(), 60)
+    second.execute(write, ["second"])
+    first.commit()
+    pid = second.info.backend_pid
+    blocked = (
+        f"SELECT FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted AND {pid} = ANY(pg_blocking_pids(pid))"
+    )
+    wait_until(lambda: connection.execute(blocked).fetchall(), 60)
+    third.execute(f"UPDATE {database.kinds} SET name = 'new' WHERE id = 1")
+    second.commit()
+    begun = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND active AND confirmed_flush_lsn IS NOT NULL"
+    wait_until(lambda: connection.execute(begun, [slot]).fetchall(), 60)
+    third.commit()
+    kafka_connect.wait_for_changes(connection, slot)
+    database.ask_for_snapshot()
+    wait_until(lambda: snapshot_rows(slot, database) == 1, 120)
+    table = silver(slot, database.kinds, KINDS, form)
+    run_once(table)
+    assert_follows(table, database, database.kinds, KINDS)
+    for transaction in (first, second, third):
+        transaction.close()
