@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -136,17 +137,18 @@ def run(mutants: list[str], tests: list[str], most_seconds: float) -> None:
     if not left:
         return
     if pid := os.fork():
-        os.waitpid(pid, 0)
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) > 1:
+            raise SystemExit("pytest does not begin")
         functions = {mangled_name_from_mutant_name(name) for name in left}
         measured = json.loads(MEASURED.read_text())
         reached = {test.partition("::")[0] for test, (_, of_test) in measured.items() if functions & set(of_test)}
-        run(mutants, [file for file in sorted(reached) if file.startswith(tuple(tests))], most_seconds)
+        run(mutants, [file for file in sorted(reached) if file.startswith(tuple(tests))] or tests, most_seconds)
         return
     runner = Runner(modules(), left, most_seconds)
     os.chdir(FOLDER)
     sys.path[0] = str(FOLDER)
-    pytest.main(["--rootdir=.", "--tb=no", "-q", *config().pytest_add_cli_args, *tests], plugins=[runner])
-    os._exit(0)
+    arguments = ["--rootdir=.", "--tb=short", "-q", *config().pytest_add_cli_args, *tests]
+    os._exit(int(pytest.main(arguments, plugins=[runner])))
 
 
 def main() -> None:
@@ -158,6 +160,7 @@ def main() -> None:
     parser.add_argument("--without-spark", action="store_true", help="try the engine by tests of milliseconds only")
     options = parser.parse_args()
     os.environ["MUTANT_UNDER_TEST"] = "mutant_generation"
+    shutil.rmtree(FOLDER / "tests", ignore_errors=True)
     generator.copy_src_dir()
     generator.copy_also_copy_files()
     generator.create_mutants(1)

@@ -45,7 +45,9 @@ def test_the_watermark_never_moves_back_and_passes_over_times_that_are_too_far_a
 
 def test_a_batch_moves_the_watermark_up_to_a_bound_behind_the_moment_when_it_was_planned(monkeypatch):
     def latest(at: float | None) -> int | None:
-        monkeypatch.setattr(watermark.offset_log, "planned_batch", lambda *place: SimpleNamespace(at=at, place=place))
+        monkeypatch.setattr(
+            watermark.checkpoint_files, "planned_batch", lambda *place: SimpleNamespace(at=at, place=place)
+        )
         return watermark.latest(TABLE, "checkpoint", 7)
 
     assert latest(2.5) == 2_500_000 + 24 * 3_600_000_000
