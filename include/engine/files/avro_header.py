@@ -3,41 +3,76 @@
 The format: https://avro.apache.org/docs/current/specification/, section "Object Container Files".
 """
 
+import json
+from dataclasses import dataclass
+
 import pyarrow
 
+from include.project.avro import AvroType, RefersToItself
+
 MAGIC = b"Obj\x01"
-SCHEMA = b"avro.schema"
+SCHEMA, CODEC = b"avro.schema", b"avro.codec"
+CODECS = ("null", "deflate", "bzip2", "snappy", "zstandard", "xz")
+# Records without bytes would be read for ever.
+MOST_RECORDS_A_BYTE = 10_000
 # A header has a schema and little else.
 LONGEST_HEADER_BYTES = 10 * 2**20
 LONGEST_INTEGER_BYTES = 10
 SYNC_BYTES = 16
 
 
-def schema(file: pyarrow.NativeFile, checks_blocks: bool) -> str:
-    """Returns the schema as JSON. checks_blocks: look where each block ends, with a small read for each.
+@dataclass(frozen=True)
+class AvroHeader:
+    """schema: as JSON. names: of its fields."""
 
-    Raises OSError if the file has no header, or a block that is larger than the rest of the file. Avro would allocate
-    its size, and could end the JVM.
+    schema: str
+    names: tuple[str, ...]
+
+
+def read(file: pyarrow.NativeFile, checks_blocks: bool) -> AvroHeader:
+    """Returns the header. checks_blocks: look at the head of each block, with a small read for each.
+
+    Raises OSError or ValueError if the file has no header, or what Spark reads no rows from. Also if a block is larger
+    than the rest of the file: Avro would allocate its size, and could end the JVM.
     """
     reader = _Reader(file.read(LONGEST_HEADER_BYTES))
-    value = _metadata(reader).get(SCHEMA)
-    if value is None:
+    metadata = _metadata(reader)
+    if SCHEMA not in metadata:
         raise OSError("the header of the Avro file has no schema")
+    codec = metadata.get(CODEC, b"null").decode(errors="replace")
+    if codec not in CODECS:
+        raise OSError(
+            f"its blocks are compressed with {codec!r}, which is not read: write it with deflate or zstandard"
+        )
     if checks_blocks:
         _require_blocks(file, reader.at + SYNC_BYTES)
-    return value.decode(errors="replace")
+    text = metadata[SCHEMA].decode(errors="replace")
+    _require_columns(text)
+    return AvroHeader(text, tuple(str(part["name"]) for part in json.loads(text).get("fields", ())))
+
+
+def _require_columns(schema: str) -> None:
+    try:
+        AvroType.of(schema)
+    except RefersToItself as error:
+        raise OSError(f"its type {error} holds values of itself, and no column does: write them flat") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise OSError("the schema of the Avro file is none of a record, and so it has no columns") from error
 
 
 def _require_blocks(file: pyarrow.NativeFile, at: int) -> None:
-    size = file.size()
+    size, records = file.size(), 0
     while at < size:
         file.seek(at)
         block = _Reader(file.read(2 * LONGEST_INTEGER_BYTES))
-        block.integer()
+        count = block.integer()
         length = block.integer()
         at += block.at + length + SYNC_BYTES
         if length < 0 or at > size:
             raise OSError("a block of the Avro file is larger than the rest of the file")
+        records += count
+        if count < 0 or records > MOST_RECORDS_A_BYTE * size:
+            raise OSError(f"a block of the Avro file claims {count:,} records, which a file of its size cannot hold")
 
 
 def _metadata(header: "_Reader") -> dict[bytes, bytes]:

@@ -16,7 +16,7 @@ from pyarrow import fs, orc, parquet
 
 from include.checkpoints.landing_folder import file_system
 from include.delta import stored_table
-from include.engine.files import avro_header, csv_header, text_file
+from include.engine.files import avro_header, csv_header, parquet_pages, text_file
 from include.errors import Unreachable
 from include.lake import outages
 from include.settings import settings
@@ -34,8 +34,12 @@ CR_LF = "\r\n"
 LINE_SEPARATOR = re.compile(r"\r\n|\r|\n")
 # The field of `_rescued_data` for a record that does not fit its header.
 RECORD = "_record"
-# Codecs of Parquet for which this Spark has no library.
-UNREAD_CODECS = {"BROTLI", "LZO"}
+# The length of a compressed chunk of ORC has 23 bits.
+MOST_ORC_CHUNK_BYTES = 2**23
+# Errors that the content of a file may cause. A length in it may be more than there is memory.
+FILE_ERRORS = (OSError, ValueError, pyarrow.ArrowException, csv.Error, RecursionError, MemoryError)
+# Codecs of Parquet for which this Spark has no library, by their number in the format.
+UNREAD_CODECS = {3: "LZO", 4: "BROTLI"}
 # Longest first, because some begin with another.
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -77,7 +81,7 @@ def read_headers(table: Table, paths: Iterable[str]) -> list[FileHeader]:
             return _read_head(system, path, source, declared)
         except FileNotFoundError:
             return FileHeader(path, problem="it was gone before it was read", rule=VANISHED)
-        except (OSError, ValueError, pyarrow.ArrowException, csv.Error, RecursionError) as error:
+        except FILE_ERRORS as error:
             return FileHeader(path, problem=_line(error), outage=outage(system, path))
 
     with ThreadPoolExecutor(THREADS) as pool:
@@ -159,13 +163,13 @@ def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[
         return _parquet_head(system, path)
     if source.format == "orc":
         with system.open_input_file(path) as file:
-            schema = orc.ORCFile(file).schema.remove_metadata()
-            _require_distinct(schema.names)
-            return FileHeader(path, schema.to_string())
+            return _orc_head(path, file)
     if source.format == "avro":
         with system.open_input_file(path) as file:
             # In a store, each block would cost a request.
-            return FileHeader(path, avro_header.schema(file, isinstance(system, fs.LocalFileSystem)))
+            header = avro_header.read(file, checks_blocks=isinstance(system, fs.LocalFileSystem))
+            _require_distinct(header.names)
+            return FileHeader(path, header.schema)
     with text_file.open_text(system, path) as stream:
         if source.format in ("json", "text"):
             begin = stream.read(len(codecs.BOM_UTF32_LE))
@@ -188,19 +192,35 @@ def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[
     return FileHeader(path, (names, encoding, line_separator), names, encoding, line_separator)
 
 
+def _orc_head(path: str, file: pyarrow.NativeFile) -> FileHeader:
+    content = orc.ORCFile(file)
+    if content.compression != "UNCOMPRESSED" and content.compression_size > MOST_ORC_CHUNK_BYTES:
+        raise OSError(
+            f"it claims to be compressed in chunks of {content.compression_size:,} bytes, and "
+            f"{MOST_ORC_CHUNK_BYTES:,} are the most"
+        )
+    if not 0 <= content.content_length <= file.size():
+        raise OSError("its footer claims stripes that are larger than the file")
+    schema = content.schema.remove_metadata()
+    _require_distinct(schema.names)
+    return FileHeader(path, schema.to_string())
+
+
 def _parquet_head(system: fs.FileSystem, path: str) -> FileHeader:
     metadata = parquet.read_metadata(path, filesystem=system)
     if not metadata.num_columns:
         raise OSError("it has no columns")
     if metadata.num_columns > MOST_COLUMNS:
         raise OSError(_too_many(metadata.num_columns))
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    size = system.get_file_info(path).size
-    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
-    if any(not 0 <= column.total_compressed_size <= size for column in columns):
-        raise OSError("its footer names columns that are larger than the file")
-    if unread := sorted({column.compression for column in columns} & UNREAD_CODECS):
-        raise OSError(f"its columns are compressed with {unread[0]}, which is not read: write it with zstd or gzip")
+    with system.open_input_file(path) as file:
+        columns = parquet_pages.columns(file)
+        if any(not 0 <= column.bytes <= file.size() for column in columns):
+            raise OSError("its footer names columns that are larger than the file")
+        if unread := sorted({UNREAD_CODECS[column.codec] for column in columns if column.codec in UNREAD_CODECS}):
+            raise OSError(f"its columns are compressed with {unread[0]}, which is not read: write it with zstd or gzip")
+        # In a store, each page would cost a request.
+        for column in columns if isinstance(system, fs.LocalFileSystem) else ():
+            parquet_pages.require_bounds(file, column)
     schema = metadata.schema.to_arrow_schema().remove_metadata()
     _require_distinct(schema.names)
     fields = [metadata.schema.column(index) for index in range(metadata.num_columns)]
@@ -218,7 +238,7 @@ def _too_many(columns: int) -> str:
     return f"it has {columns:,} columns, and those of more than {MOST_COLUMNS:,} are not read: divide it"
 
 
-def _require_distinct(names: list[str]) -> None:
+def _require_distinct(names: Iterable[str]) -> None:
     """Raises OSError for columns that Spark takes for one."""
     seen: dict[str, str] = {}
     for name in names:

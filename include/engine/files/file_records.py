@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import reduce
 from itertools import chain
-from operator import or_
+from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, Window
 from pyspark.sql import functions as F
@@ -24,6 +24,8 @@ LINE = "value"
 PATH = "\ue000path"
 # Maps each byte to one character, so that bytes that are no UTF-8 survive.
 BYTES = "ISO-8859-1"
+# Spark's default would cut a time to milliseconds.
+TIMES_AS_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 CSV_OPTIONS = {
     "multiLine": "true",
     "mode": "PERMISSIVE",
@@ -176,12 +178,13 @@ def of_typed(
             if is_exact is not None:
                 rescued[name] = F.when(value.isNotNull() & ~is_exact, _as_json(value, file_field.dataType))
         elif field or not columns.leaves_out(name):
-            rescued[name] = value if is_storable(file_field.dataType) else value.cast("string")
+            text = file_field.dataType == TEXT or not is_storable(file_field.dataType)
+            rescued[name] = _as_json(value.cast("string"), TEXT) if text else value
     if not rescued:
         return _rows(rows, values, F.lit(None).cast("string"))
     needs_rescue = reduce(or_, [value.isNotNull() for value in rescued.values()])
     rescued_struct = F.struct(*[value.alias(name) for name, value in rescued.items()])
-    return _rows(rows, values, F.when(needs_rescue, F.to_json(rescued_struct)))
+    return _rows(rows, values, F.when(needs_rescue, F.to_json(rescued_struct, TIMES_AS_JSON)))
 
 
 def time_type(head: FileHeader, field: T.StructField) -> T.DataType:
@@ -204,17 +207,62 @@ def _converted(value: Column, type_: T.DataType, stored: T.DataType) -> tuple[Co
         readable = within_years(value, stored.simpleString())
         return readable, readable.isNotNull()
     if fits(type_, stored):
-        return value.cast(stored), None
+        is_sound = _is_sound(value, type_)
+        return value.cast(stored) if is_sound is None else F.when(is_sound, value.cast(stored)), is_sound
     number = value.try_cast(stored)
     is_exact = F.coalesce(number.try_cast(type_) == value, F.lit(False))
     return F.when(is_exact, number), is_exact
 
 
+def _is_sound(value: Column, type_: T.DataType) -> Column | None:
+    """Whether all texts within are UTF-8, and all times in the years 1 to 9999; None for a type without these."""
+
+    def all_of(items: Column, item_type: T.DataType) -> Column | None:
+        return None if _is_sound(items, item_type) is None else F.forall(items, lambda item: _or_null(item, item_type))
+
+    match type_:
+        case T.StringType():
+            return F.is_valid_utf8(value)
+        case T.DateType() | T.TimestampType():
+            return within_years(value, type_.simpleString()).isNotNull()
+        case T.ArrayType():
+            return all_of(value, type_.elementType)
+        case T.MapType():
+            parts = [all_of(F.map_keys(value), type_.keyType), all_of(F.map_values(value), type_.valueType)]
+        case T.StructType():
+            parts = [
+                None
+                if _is_sound(value[field.name], field.dataType) is None
+                else _or_null(value[field.name], field.dataType)
+                for field in type_
+            ]
+        case _:
+            return None
+    known = [part for part in parts if part is not None]
+    return reduce(and_, known) if known else None
+
+
+def _or_null(value: Column, type_: T.DataType) -> Column:
+    is_sound = _is_sound(value, type_)
+    return value.isNull() | (F.lit(True) if is_sound is None else is_sound)
+
+
 def _as_json(value: Column, type_: T.DataType) -> Column:
     """Returns a value that its column cannot hold, in a form that JSON can. Bytes that are no UTF-8 are Latin-1."""
-    if type_ == TEXT:
-        return F.decode(value.cast("binary"), BYTES)
-    return value.cast("string") if isinstance(type_, (T.DateType, T.TimestampType)) else value
+    match type_:
+        case T.StringType():
+            return F.coalesce(F.try_validate_utf8(value), F.decode(value.cast("binary"), BYTES))
+        case T.DateType() | T.TimestampType():
+            return value.cast("string")
+        case T.ArrayType():
+            return F.transform(value, lambda item: _as_json(item, type_.elementType))
+        case T.MapType():
+            return F.transform_values(value, lambda _, item: _as_json(item, type_.valueType))
+        case T.StructType() if len(type_):
+            fields = [_as_json(value[field.name], field.dataType).alias(field.name) for field in type_]
+            return F.when(value.isNotNull(), F.struct(*fields))
+        case _:
+            return value
 
 
 def _reader(spark: SparkSession) -> DataFrameReader:

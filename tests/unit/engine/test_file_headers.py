@@ -1,18 +1,43 @@
 """What the driver finds wrong with a file before Spark reads it."""
 
+import io
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
+from pyarrow import orc
 
 from include.engine.files import file_headers
+from tests.conftest import ROOT
 from tests.support.landing import Landing
 
 SCHEMA = b'{"type": "record", "name": "r", "fields": [{"name": "n", "type": "long"}]}'
 SYNC = b"0123456789abcdef"
-# One entry of metadata, with a length of two bytes.
-HEADER = (
-    b"Obj\x01\x02\x16avro.schema" + bytes([len(SCHEMA) * 2 & 0x7F | 0x80, len(SCHEMA) >> 6]) + SCHEMA + b"\0" + SYNC
-)
+
+
+def header(schema: bytes, codec: bytes = b"null") -> bytes:
+    """The header of an Avro file, with two entries of metadata. The length of the schema takes two bytes."""
+    length = bytes([len(schema) * 2 & 0x7F | 0x80, len(schema) >> 6])
+    return (
+        b"Obj\x01\x04\x16avro.schema"
+        + length
+        + schema
+        + b"\x14avro.codec"
+        + bytes([2 * len(codec)])
+        + codec
+        + b"\0"
+        + SYNC
+    )
+
+
+HEADER = header(SCHEMA)
 BLOCK = b"\x04\x04\x0e\x10" + SYNC
 TOO_LARGE = "a block of the Avro file is larger than the rest of the file"
+TOO_MANY = "a block of the Avro file claims {:,} records, which a file of its size cannot hold"
+NO_RECORD = "the schema of the Avro file is none of a record, and so it has no columns"
 
 
 def problem(landing: Landing, name: str, content: bytes) -> str:
@@ -30,7 +55,107 @@ def problem(landing: Landing, name: str, content: bytes) -> str:
         (b"\x04\xfe\xff\xff\xff\x0f\x0e\x10" + SYNC, TOO_LARGE),
         (b"\x04\x03\x0e\x10" + SYNC, TOO_LARGE),
         (BLOCK + b"\x04", "the Avro file ends early"),
+        (b"\xfe\xff\xff\xff\xff\xff\x0f\0" + SYNC, TOO_MANY.format(2**45 - 1)),
+        (b"\x03\x04\x0e\x10" + SYNC, TOO_MANY.format(-2)),
     ],
 )
 def test_a_length_in_an_avro_file_that_would_end_the_jvm_is_a_problem_of_the_file(blocks, sentence):
     assert problem(Landing("file_headers"), "a.avro", HEADER + blocks) == sentence
+
+
+@pytest.mark.parametrize(
+    ("schema", "codec", "sentence"),
+    [
+        (SCHEMA, b"zstandard", ""),
+        (SCHEMA, b"lz9", "its blocks are compressed with 'lz9', which is not read: write it with deflate or zstandard"),
+        (b'"long"', b"null", NO_RECORD),
+        (b'{"type": "array", "items": "long"}', b"null", NO_RECORD),
+        (b'{"type": "record", "name": "r"', b"null", NO_RECORD),
+        (b'{"type": "record", "name": "r", "fields": [{"name": "n"}]}', b"null", NO_RECORD),
+        (
+            SCHEMA.replace(b'"long"', b'["null", "r"]'),
+            b"null",
+            "its type r holds values of itself, and no column does: write them flat",
+        ),
+        (
+            SCHEMA.replace(b"}]}", b'}, {"name": "N", "type": "int"}]}'),
+            b"null",
+            "it has the columns 'n' and 'N', which Spark takes for one: rename one of them",
+        ),
+    ],
+)
+def test_an_avro_file_that_spark_does_not_read_is_named_with_its_reason(schema, codec, sentence):
+    content = header(schema.ljust(64), codec) + BLOCK
+    assert problem(Landing("file_headers"), "a.avro", content) == sentence
+
+
+def as_parquet(**options: Any) -> bytes:
+    sink = io.BytesIO()
+    rows = pa.table({"n": list(range(50)), "s": ["x" * number for number in range(50)]})
+    parquet.write_table(rows, sink, **options)
+    return sink.getvalue()
+
+
+def varint(value: int) -> bytes:
+    return bytes([value & 0x7F | 0x80]) + varint(value >> 7) if value > 0x7F else bytes([value])
+
+
+def page(plain: int, encoded: int, values: int = 50) -> bytes:
+    """The head of a dictionary's page, in Thrift."""
+    lengths = b"\x15\x04\x15" + varint(2 * plain) + b"\x15" + varint(2 * encoded)
+    return lengths + b"\x4c\x15" + varint(2 * values) + b"\x15\0\0\0"
+
+
+PAGE = "a page of its column 'n' "
+
+
+@pytest.mark.parametrize(
+    ("head", "sentence"),
+    [
+        (page(400, 400), PAGE + "is larger than the rest of the column"),
+        (page(2**30, 10), PAGE + "claims 1,073,741,824 bytes, and 268,435,456 are the most"),
+        (page(400, 10, 401), "a dictionary of its column 'n' claims 401 values in 400 bytes"),
+        (b"\x15\x04\x15\x10\x15\x02\x45\x02\0", PAGE + "is damaged"),
+        (b"\x1c" * 20, "a part of the Parquet file is damaged"),
+    ],
+)
+def test_a_small_file_that_claims_gigabytes_is_named_before_spark_allocates_them(head, sentence):
+    content = as_parquet(compression="none", use_dictionary=["n"])
+    begin = parquet.read_metadata(io.BytesIO(content)).row_group(0).column(0).dictionary_page_offset
+    assert problem(Landing("file_headers"), "a.parquet", content) == ""
+    content = content[:begin] + head + content[begin + len(head) :]
+    assert problem(Landing("file_headers"), "a.parquet", content) == sentence
+
+
+def test_no_bit_of_a_parquet_file_ends_the_process_that_looks_at_it(tmp_path):
+    script = """
+import sys
+from pathlib import Path
+from pyarrow import fs
+from include.engine.files import file_headers
+content, path = Path(sys.argv[1]).read_bytes(), Path(sys.argv[1] + ".parquet")
+for place in range(len(content) // 2, len(content)):
+    for bit in range(8):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+        try:
+            file_headers._parquet_head(fs.LocalFileSystem(), str(path))
+        except file_headers.FILE_ERRORS:
+            pass
+"""
+    (tmp_path / "good").write_bytes(as_parquet())
+    command = [sys.executable, "-c", script, str(tmp_path / "good")]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_chunks_of_orc_are_as_large_as_their_lengths_can_be():
+    sink = io.BytesIO()
+    orc.write_table(pa.table({"n": [1, 2]}), sink, compression="zlib", compression_block_size=65_536)
+    content = sink.getvalue()
+    assert problem(Landing("file_headers"), "a.orc", content) == ""
+    # The postscript ends before the last byte, which is its length.
+    begin = len(content) - 1 - content[-1]
+    block = content.index(b"\x18\x80\x80\x04", begin)
+    content = content[:block] + b"\x18\x80\x80\x80\x20" + content[block + 4 : -1] + bytes([content[-1] + 1])
+    sentence = "it claims to be compressed in chunks of 67,108,864 bytes, and 8,388,608 are the most"
+    assert problem(Landing("file_headers"), "a.orc", content) == sentence
