@@ -7,7 +7,7 @@ import typer
 from prometheus_client import generate_latest, start_http_server
 
 from include import catalog
-from include.cli.output import Json, print_json, print_lines
+from include.cli.output import Json, show
 from include.errors import SetupError
 from include.monitoring import consumer_groups, lineage_loader
 from include.monitoring.prometheus import registry
@@ -31,11 +31,9 @@ def serve_metrics(
 def mirror_offsets(as_json: Json = False) -> None:
     """Show Kafka's tools how far flows are, as consumer groups sluice.FLOW."""
     outcomes = consumer_groups.mirror(catalog.load())
-    if as_json:
-        print_json({flow: asdict(mirrored) for flow, mirrored in outcomes.items()})
-    else:
-        lines = (f"{mirrored.group}: {mirrored.refusal or 'mirrored'}" for mirrored in outcomes.values())
-        print_lines(lines, "nothing to mirror: no flow has read from Kafka yet")
+    document = {flow: asdict(mirrored) for flow, mirrored in outcomes.items()}
+    lines = (f"{mirrored.group}: {mirrored.refusal or 'mirrored'}" for mirrored in outcomes.values())
+    show(as_json, document, lines, "nothing to mirror: no flow has read from Kafka yet")
 
 
 def send_lineage(
@@ -46,7 +44,4 @@ def send_lineage(
 ) -> None:
     """Tell OpenLineage of each flow's newest batch, once."""
     outcomes = lineage_loader.emit_events(catalog.load(), url)
-    if as_json:
-        print_json(outcomes)
-    else:
-        print_lines((f"{flow}: {batch}" for flow, batch in outcomes.items()), "nothing new to tell")
+    show(as_json, outcomes, (f"{flow}: {batch}" for flow, batch in outcomes.items()), "nothing new to tell")

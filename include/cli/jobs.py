@@ -13,7 +13,7 @@ import typer
 from sqlalchemy import Engine
 
 from include import catalog
-from include.cli.output import FlowName, Json, Limit, TableName, moment, print_json, print_lines
+from include.cli.output import FlowName, Json, Limit, TableName, moment, show
 from include.control import vacuum_holds
 from include.control.jobs import backfills, rewinds, stale_tables, windows
 from include.control.jobs.backfills import Backfill
@@ -64,22 +64,16 @@ def show_jobs(
     if table and not listed:
         # Raises for an unknown table. A table that is no longer declared may still have jobs.
         catalog.load().owner(table)
-    if as_json:
-        jobs = [{"kind": job.kind, **job.document} for job in listed]
-        print_json({"jobs": jobs, "stale": [_with_range(mark) for mark in stale]})
-        return
+    jobs = [{"kind": job.kind, **job.document} for job in listed]
     heads = ((job.kind if number == 0 else "", line) for job in listed for number, line in enumerate(job.lines))
-    print_lines((f"{head:<9}{line}" for head, line in heads), "no job yet")
-    print_lines(map(stale_words, stale))
+    lines = [f"{head:<9}{line}" for head, line in heads] or ["no job yet"]
+    show(as_json, {"jobs": jobs, "stale": [_with_range(mark) for mark in stale]}, [*lines, *map(stale_words, stale)])
 
 
 def show_windows(table: OfTable = None, limit: Limit = 50, as_json: Json = False) -> None:
     """List past, running, planned and skipped windows, newest first."""
     listed = _jobs(database.connect(settings().control_url), table, Kind.WINDOW, limit)
-    if as_json:
-        print_json([job.document for job in listed])
-    else:
-        print_lines((line for job in listed for line in job.lines), "no window was planned yet")
+    show(as_json, [job.document for job in listed], _all_lines(listed), "no window was planned yet")
 
 
 def show_backfills(table: OfTable = None, limit: Limit = 50, as_json: Json = False) -> None:
@@ -88,21 +82,18 @@ def show_backfills(table: OfTable = None, limit: Limit = 50, as_json: Json = Fal
         catalog.load().table(table)
     engine = database.connect(settings().control_url)
     listed, stale = _jobs(engine, table, Kind.BACKFILL, limit), _stale(engine, table)
-    if as_json:
-        documents = [job.document for job in listed]
-        print_json({"backfills": documents, "stale": [_with_range(mark) for mark in stale]})
-        return
-    print_lines((line for job in listed for line in job.lines), "no backfill yet")
-    print_lines(map(stale_words, stale))
+    document = {"backfills": [job.document for job in listed], "stale": [_with_range(mark) for mark in stale]}
+    show(as_json, document, [*(_all_lines(listed) or ["no backfill yet"]), *map(stale_words, stale)])
 
 
 def show_rewinds(limit: Limit = 20, as_json: Json = False) -> None:
     """List planned, running and done rewinds, newest first."""
     listed = _jobs(database.connect(settings().control_url), None, Kind.REWIND, limit)
-    if as_json:
-        print_json([job.document for job in listed])
-    else:
-        print_lines((line for job in listed for line in job.lines), "no rewind yet")
+    show(as_json, [job.document for job in listed], _all_lines(listed), "no rewind yet")
+
+
+def _all_lines(listed: list[Job]) -> list[str]:
+    return [line for job in listed for line in job.lines]
 
 
 def _jobs(engine: Engine, table: str | None, kind: Kind | None, limit: int) -> list[Job]:
@@ -202,10 +193,7 @@ def show_rewind(
     """Preview a rewind of a table, and of all tables below it, to a moment. Nothing is written."""
     tables = catalog.load()
     plan = rewind_plan.plan(database.connect(settings().control_url), tables.table(table), tables, to)
-    if as_json:
-        print_json(asdict(plan), default=str)
-    else:
-        print_lines(plan.lines())
+    show(as_json, asdict(plan), plan.lines(), default=str)
     if plan.refusals:
         raise UsageError(f"{plan.table} cannot be put back to {to}: the lines above say why")
 
@@ -213,10 +201,7 @@ def show_rewind(
 def show_rebuild(flow: FlowName, as_json: Json = False) -> None:
     """Preview what `reset checkpoint` of a flow would do now. Nothing is written."""
     preview = reset_preview.plan(catalog.load().flow(flow))
-    if as_json:
-        print_json(asdict(preview))
-    else:
-        print_lines(reset_lines(preview))
+    show(as_json, asdict(preview), reset_lines(preview))
 
 
 def reset_lines(preview: ResetPreview) -> Iterator[str]:
@@ -239,10 +224,8 @@ def show_plan(table: TableName, as_json: Json = False) -> None:
     tables = catalog.load()
     owner = tables.owner(table)
     surveys = table_state.survey(database.connect(settings().control_url), owner, tables)
-    if as_json:
-        print_json([_survey_as_json(survey) for survey in surveys])
-    else:
-        print_lines((line for survey in surveys for line in survey.lines()), f"{owner.name} is not stored yet")
+    lines = (line for survey in surveys for line in survey.lines())
+    show(as_json, [_survey_as_json(survey) for survey in surveys], lines, f"{owner.name} is not stored yet")
 
 
 def _survey_as_json(survey: table_state.TableSurvey) -> dict[str, object]:

@@ -13,14 +13,18 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Limit = Annotated[int, typer.Option(metavar="N", min=1, max=10**9, help="At most so many.")]
 
 
-def print_json(document: object, default: Callable[[Any], Any] | None = None) -> None:
-    """Prints a document for programs. default: converts what JSON cannot represent."""
-    print(json.dumps(document, indent=2, default=default))
+def show(
+    as_json: bool,
+    document: object,
+    lines: Iterable[str],
+    or_else: str | None = None,
+    default: Callable[[Any], Any] | None = None,
+) -> None:
+    """Prints the document for programs, or the lines for people.
 
-
-def print_lines(lines: Iterable[str], or_else: str | None = None) -> None:
-    """Prints lines for people. or_else: what to print where there are none; None: nothing."""
-    text = "\n".join(lines) or or_else
+    or_else: what to print where there are no lines; None: nothing. default: converts what JSON cannot represent.
+    """
+    text = json.dumps(document, indent=2, default=default) if as_json else "\n".join(lines) or or_else
     if text is not None:
         print(text)
 

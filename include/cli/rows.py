@@ -12,7 +12,7 @@ import typer
 from include import catalog
 from include.checkpoints import offset_ranges
 from include.checkpoints.checkpoint_files import Restart
-from include.cli.output import Json, Limit, TableName, moment, print_json, print_lines
+from include.cli.output import Json, Limit, TableName, moment, show
 from include.control import accepted_differences
 from include.control.store import database
 from include.errors import LedgerMismatch, UsageError
@@ -23,7 +23,7 @@ from include.ledger.provenance import Origin
 from include.ledger.quarantine import SHOWN_CHARACTERS, Row, Sample, sample
 from include.ledger.trace import TraceStep
 from include.ledger.verify import Verification, lines, verify
-from include.monitoring.row_outcomes import Batch, batches, rules
+from include.monitoring.row_outcomes import Batch, Rule, batches, rules
 from include.settings import settings
 from include.spec import Table
 from include.text_columns import one_line
@@ -34,14 +34,15 @@ def show_expectations(table: TableName, limit: Limit = 20, as_json: Json = False
     owner = catalog.load().owner(table)
     newest = batches(owner, limit)
     checked_rules = rules(owner, newest)
-    if as_json:
-        listed = [{**asdict(rule), "pass_rate": rule.pass_rate} for rule in checked_rules]
-        print_json({"table": owner.name, "rules": listed, "batches": [asdict(batch) for batch in newest]})
-        return
-    for rule in checked_rules:
-        rate = "not judged yet" if rule.pass_rate is None else f"{rule.pass_rate:.2%} of {rule.rows:,} rows pass"
-        print(f"{rule.name} ({rule.otherwise or 'declared no more'}): {rate}, {rule.broke:,} broke it")
-    print_lines(map(outcome_line, newest), f"no batch of {owner.name} has counted its rows yet")
+    listed = [{**asdict(rule), "pass_rate": rule.pass_rate} for rule in checked_rules]
+    document = {"table": owner.name, "rules": listed, "batches": [asdict(batch) for batch in newest]}
+    outcomes = [*map(outcome_line, newest)] or [f"no batch of {owner.name} has counted its rows yet"]
+    show(as_json, document, [*map(_rule_line, checked_rules), *outcomes])
+
+
+def _rule_line(rule: Rule) -> str:
+    rate = "not judged yet" if rule.pass_rate is None else f"{rule.pass_rate:.2%} of {rule.rows:,} rows pass"
+    return f"{rule.name} ({rule.otherwise or 'declared no more'}): {rate}, {rule.broke:,} broke it"
 
 
 def outcome_line(batch: Batch) -> str:
@@ -59,12 +60,10 @@ def show_quarantine(table: TableName, limit: Limit = 20, as_json: Json = False) 
     """Show the newest N rows of a table's quarantine, and why they are there."""
     owner = catalog.load().owner(table)
     newest = sample(owner, limit) if settings().is_stored(owner.quarantine) else Sample([], 0, 0, {})
-    if as_json:
-        print_json({"table": owner.name, "quarantine": owner.quarantine, **asdict(newest)}, default=_text)
-    elif newest.rows or newest.total not in (0, None):
-        print_lines(map(one_line, _sample_lines(owner, newest)))
-    else:
-        print(f"{owner.quarantine} holds no rows" if owner.has_quarantine else f"no rule of {owner.name} quarantines")
+    document = {"table": owner.name, "quarantine": owner.quarantine, **asdict(newest)}
+    nothing = f"{owner.quarantine} holds no rows" if owner.has_quarantine else f"no rule of {owner.name} quarantines"
+    is_empty = not newest.rows and newest.total in (0, None)
+    show(as_json, document, [nothing] if is_empty else map(one_line, _sample_lines(owner, newest)), default=_text)
 
 
 def _sample_lines(table: Table, newest: Sample) -> Iterator[str]:
@@ -117,10 +116,7 @@ def show_inspection(
     if flow:
         tables.flow(flow)
     inspection = inspect(declared, limit, flow)
-    if as_json:
-        print_json(asdict(inspection))
-    else:
-        print_lines(inspection_lines(inspection))
+    show(as_json, asdict(inspection), inspection_lines(inspection))
 
 
 def inspection_lines(inspection: Inspection) -> Iterator[str]:
@@ -206,7 +202,7 @@ def show_origin(
     match table, version, file, topic, partition, offset:
         case str(name), int(number), None, None, None, None:
             origin = provenance.of_version(tables, tables.table(name), number)
-            print_json(asdict(origin)) if as_json else print_lines(origin_lines(origin))
+            show(as_json, asdict(origin), origin_lines(origin))
             return
         case str(name), None, str(file_name), None, None, None:
             steps = [trace.of_file(tables, tables.table(name), file_name)]
@@ -216,10 +212,7 @@ def show_origin(
             raise UsageError(
                 "explain takes TABLE --version N, TABLE --file NAME, or --topic T --partition P --offset O"
             )
-    if as_json:
-        print_json([asdict(step) for step in steps])
-    else:
-        print_lines(line for step in steps for line in _trace_lines(step))
+    show(as_json, [asdict(step) for step in steps], (line for step in steps for line in _trace_lines(step)))
 
 
 def origin_lines(origin: Origin) -> Iterator[str]:
@@ -278,10 +271,9 @@ def show_verification(
             if not as_json:
                 print("\n".join(lines(results[-1])), flush=True)
     sentences = [f"{one} ({_remedy(declared, one)})" for declared, one in differences]
-    if as_json:
-        document = {"tables": [asdict(result) for result in results], "difference": "\n".join(sentences) or None}
-        listed = [{"table": declared.name, "key": one.key, "difference": str(one)} for declared, one in differences]
-        print_json({**document, "differences": listed})
+    document = {"tables": [asdict(result) for result in results], "difference": "\n".join(sentences) or None}
+    listed = [{"table": declared.name, "key": one.key, "difference": str(one)} for declared, one in differences]
+    show(as_json, {**document, "differences": listed}, ())
     if sentences:
         raise LedgerMismatch("\nsluice: ".join(sentences))
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from include import catalog
-from include.cli.output import FlowName, Json, Limit, print_json, print_lines
+from include.cli.output import FlowName, Json, Limit, show
 from include.control.supervision import supervisor_presence
 from include.monitoring import progress_journal, progress_rows, progress_table
 from include.monitoring.graph import Edge, Graph, Node, build_graph
@@ -25,10 +25,7 @@ def show_status(as_json: Json = False) -> None:
     for warning in filter(None, (supervisor_presence.absence(settings().control_url), *tables.warnings.values())):
         # JSON on stdout must stay parseable.
         print(warning, end="\n\n", file=sys.stderr if as_json else sys.stdout)
-    if as_json:
-        print_json([status.as_json() for status in all_statuses])
-    else:
-        print(text(all_statuses))
+    show(as_json, [status.as_json() for status in all_statuses], [text(all_statuses)])
 
 
 def text(flow_statuses: Iterable[FlowStatus]) -> str:
@@ -94,10 +91,8 @@ def _notes(status: FlowStatus) -> list[str]:
 def show_graph(as_json: Json = False) -> None:
     """Show who reads whom, and how far behind."""
     graph = build_graph(catalog.load())
-    if as_json:
-        print_json({"nodes": [asdict(node) for node in graph.nodes], "edges": [edge.as_json() for edge in graph.edges]})
-    else:
-        print_lines(graph_lines(graph))
+    document = {"nodes": [asdict(node) for node in graph.nodes], "edges": [edge.as_json() for edge in graph.edges]}
+    show(as_json, document, graph_lines(graph))
 
 
 def graph_lines(graph: Graph) -> Iterator[str]:
@@ -139,10 +134,8 @@ def show_progress(flow: FlowName, limit: Limit = 20, as_json: Json = False) -> N
     if not newest:
         # Raises for an unknown flow. A flow that is no longer declared may still have progress.
         catalog.load().flow(flow)
-    if as_json:
-        print_json([_progress_as_json(row) for row in newest])
-    else:
-        print_lines(map(_progress_line, newest), f"no progress of {flow} was told yet")
+    documents = [_progress_as_json(row) for row in newest]
+    show(as_json, documents, map(_progress_line, newest), f"no progress of {flow} was told yet")
 
 
 def _progress_as_json(row: dict[str, Any]) -> dict[str, Any]:
@@ -172,9 +165,6 @@ def gather(as_json: Json = False) -> None:
         if not as_json:
             print(f"{row_count:,} rows came into {progress_rows.TABLE}")
     waiting = sum(progress_journal.size(segment) for segment in progress_journal.segments())
-    if as_json:
-        print_json({"rows": gathered, "is_done": row_count is not None, "waiting_bytes": waiting})
-    elif row_count is None:
-        print("nothing done, another process gathers at this moment")
-    else:
-        print(f"{waiting / 1e6:,.1f} MB are in the hands of drivers that still write them")
+    held = f"{waiting / 1e6:,.1f} MB are in the hands of drivers that still write them"
+    lines = ["nothing done, another process gathers at this moment" if row_count is None else held]
+    show(as_json, {"rows": gathered, "is_done": row_count is not None, "waiting_bytes": waiting}, lines)
