@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sized
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import psycopg
@@ -175,20 +176,61 @@ def test_a_keeper_that_stops_while_the_database_is_away_lets_its_lease_expire(ke
     assert not renewer.holds(FLOW)
 
 
-def test_the_deadline_stands_until_the_last_lease_is_given_back(idle, halts, monkeypatch):
-    def check_once_in_a_year() -> None:
-        monkeypatch.setattr(database, "boottime", lambda: idle._stopped.set() or 1e12)
-        idle._stopped.clear()
-        idle._watch()
+@pytest.fixture
+def check_deadline(idle: LeaseRenewer, monkeypatch) -> Callable[[float], None]:
+    """Checks the deadline once, so many seconds after the lease was acquired, and halts if it is over."""
+    began = database.boottime()
 
+    def check(seconds: float) -> None:
+        with monkeypatch.context() as clocks:
+            clocks.setattr(database, "boottime", lambda: idle._stopped.set() or began + seconds)
+            idle._stopped.clear()
+            idle._watch()
+
+    return check
+
+
+def test_the_deadline_stands_until_the_last_lease_is_given_back(idle, halts, check_deadline):
     idle.take(["silver.other"])
     idle.give_back(["silver.other"])
     with pytest.raises(SystemExit):
-        check_once_in_a_year()
+        check_deadline(1_000)
     assert halts.reasons == ["the control database did not answer for 5 s"]
     idle.give_back([FLOW])
-    check_once_in_a_year()
+    check_deadline(1_000)
+    idle.leave(FLOW)
+    check_deadline(1_000)
     assert len(halts.reasons) == 1
+
+
+def test_a_renewal_of_all_leases_postpones_the_deadline(idle, check_deadline, monkeypatch):
+    later = database.boottime() + 4
+    with monkeypatch.context() as clocks:
+        clocks.setattr(database, "boottime", lambda: later)
+        idle.leave(FLOW)
+    check_deadline(8)
+    with pytest.raises(SystemExit):
+        check_deadline(12)
+
+
+def test_renewals_come_every_third_of_the_ttl_and_ten_times_as_often_while_the_database_is_away(idle, monkeypatch):
+    pauses: list[float] = []
+    answers = iter([True, False, False, True])
+
+    def wait(seconds: float) -> bool:
+        pauses.append(seconds)
+        return len(pauses) == 5
+
+    monkeypatch.setattr(lease, "renew", lambda *renewal: next(answers) or raise_unreachable())
+    idle._stopped = SimpleNamespace(wait=wait)
+    idle._renew_forever()
+    assert pauses == [2, 2, 0.2, 0.2, 2]
+
+
+def test_a_writer_waits_at_the_gate_until_the_database_answers(idle, monkeypatch):
+    answers, renew = iter([False, False, True]), lease.renew
+    monkeypatch.setattr(lease, "renew", lambda *renewal: renew(*renewal) if next(answers) else raise_unreachable())
+    assert idle.enter(LockRequest(FLOW, FLOW, alone=False), lambda: True)
 
 
 def test_a_lease_outlives_its_ttl_many_times_while_it_is_kept(engine, holder, keep, halts):
