@@ -12,6 +12,8 @@ from include.spec import column_name
 SHOWN_CHARACTERS = 80
 # Characters that divide the columns of most files.
 SEPARATORS = ",;\t|"
+# The first line of a file that says to Excel what divides the others.
+SEPARATOR_LINE = re.compile("sep=.?", re.IGNORECASE)
 # The name of a column whose header cell is empty.
 UNNAMED = re.compile("_c[0-9]+")
 # Unicode categories: control, surrogate, private use and unassigned characters.
@@ -22,6 +24,8 @@ def require_names(record: Sequence[str]) -> None:
     """Raises csv.Error if the record holds no readable column names."""
     if not any(cell.strip() for cell in record):
         raise csv.Error("its header names no column")
+    if SEPARATOR_LINE.fullmatch(record[0].strip()) and not any(record[1:]):
+        raise csv.Error("its first line names a separator, as only Excel reads it: remove the line, declare separator")
     if not all(map(is_readable, record)):
         raise csv.Error(f"its header has characters that cannot be printed: {_shortened(record)}")
 

@@ -120,3 +120,12 @@ def test_the_sentence_names_what_was_expected():
         csv_header.unrelated_reason(("x",), ())
         == "its header 'x' has no name in common with the other files that came with it"
     )
+
+
+@pytest.mark.parametrize(("line", "separator"), [("sep=;", ";"), ("sep=,", ","), ("SEP=;", ","), ("sep=\t", "\t")])
+def test_a_line_by_which_excel_finds_the_separator_is_no_header(landing, line, separator):
+    header = read_header(landing, f"{line}\ndate{separator}amount\n".encode(), schema=None, separator=separator)
+    assert header.problem == (
+        "its first line names a separator, as only Excel reads it: remove the line, declare separator"
+    )
+    assert read_header(landing, b"sep,amount\n", schema=None).problem == ""
