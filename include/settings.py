@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from include.addresses import require_no_login
 from include.errors import UsageError
-from include.lake import location
-from include.lake.object_path import LakePath, ObjectPath
+from include.lake import paths
+from include.lake.paths import LakePath, ObjectPath
 
 # As shares of a lease: a driver that cannot renew ends itself this long before expiry, and checks at this interval.
 LEASE_MARGIN, LEASE_CHECK_INTERVAL = 1 / 6, 1 / 60
@@ -136,7 +136,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
     }
     return Settings(
         home=home,
-        lake=location.parse(environment.get(location.NAME) or str(home / LAKE)),
+        lake=paths.parse(environment.get(paths.NAME) or str(home / LAKE)),
         jars=Path(environment.get("SLUICE_JARS") or home / "jars").resolve(),
         landing=_folder(environment.get("SLUICE_LANDING") or str(home / "landing")),
         kafka=environment.get("SLUICE_KAFKA") or ("" if "" in kafka_files else "127.0.0.1:9092"),

@@ -16,7 +16,7 @@ from include.control.skips import PlannedBatch
 from include.control.store import database
 from include.errors import LeaseHeld, SluiceError, UsageError
 from include.flows import resume_position
-from include.recovery import giving_up, skipping
+from include.recovery import giving_up, reset
 from include.recovery.giving_up import Leftovers
 from include.settings import settings
 from include.spec import Delta, Kafka
@@ -76,7 +76,7 @@ def approved_state(request: Command) -> int | list[str]:
 
 def _planned(request: Command) -> PlannedBatch:
     try:
-        return skipping.planned(catalog.load().flow(*request.flows))
+        return reset.planned(catalog.load().flow(*request.flows))
     except SluiceError as error:
         raise AirflowFailException(str(error)) from error
 

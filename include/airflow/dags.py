@@ -1,6 +1,5 @@
-"""How a DAG appears in Airflow, and when it runs: description, owner and tags, cron expressions, days of a backfill."""
+"""How a DAG appears in Airflow, and when it runs: description, owner and tags, windows, days of a backfill."""
 
-import math
 import zlib
 from collections.abc import Iterable
 from datetime import UTC, datetime, time, timedelta
@@ -9,7 +8,6 @@ from typing import Any
 
 from airflow.sdk import timezone
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
-from airflow.timetables.trigger import CronTriggerTimetable
 
 from include.spec import Table
 
@@ -42,19 +40,6 @@ def tags(verb: str, table: Table) -> list[str]:
 def example(names: Iterable[str]) -> str:
     """The table or flow that the documentation of a DAG without a table uses in its examples."""
     return next((name for name in names if name.startswith("silver.")), "silver.orders")
-
-
-def next_tick(schedule: str, after: float) -> float:
-    """The first time of a cron expression after `after`, both in seconds since 1970; infinite if there is none."""
-    interval = DataInterval.exact(timezone.coerce_datetime(datetime.fromtimestamp(after, UTC)))
-    restriction = TimeRestriction(earliest=None, latest=None, catchup=True)
-    timetable = CronTriggerTimetable(schedule, timezone="UTC")
-    try:
-        run_info = timetable.next_dagrun_info(last_automated_data_interval=interval, restriction=restriction)
-    except ValueError:
-        # Such as the 30th of February.
-        return math.inf
-    return math.inf if run_info is None else run_info.run_after.timestamp()
 
 
 def window_schedule(table: Table) -> str | None:

@@ -21,7 +21,7 @@ from include.flows import refreshes
 from include.monitoring import first_load
 from include.project import ranges
 from include.recovery import rewind_plan
-from include.recovery.backfills import preview
+from include.recovery.backfill import preview
 from include.settings import settings
 
 MOMENT = "ISO 8601, such as 2026-03-01 or 2026-03-01T12:00:00+01:00; UTC where it names no zone"

@@ -9,8 +9,8 @@ from typing import Any
 
 from include.checkpoints import landing_folder
 from include.errors import FlowBroken
-from include.lake import atomic
-from include.lake.object_path import LakePath, names
+from include.lake import directories
+from include.lake.paths import LakePath, names
 from include.settings import settings
 
 
@@ -21,7 +21,7 @@ def newest_generation(checkpoints: LakePath) -> int | None:
 
 def generations(checkpoints: LakePath) -> set[int]:
     """Returns the numbers of a flow's checkpoint directories."""
-    return {int(name) for name in atomic.finished(checkpoints) if name.isdecimal()}
+    return {int(name) for name in directories.finished(checkpoints) if name.isdecimal()}
 
 
 def last_planned(checkpoint: LakePath) -> int | None:

@@ -18,7 +18,7 @@ from pyarrow import fs
 
 from include.errors import FlowBroken, Unreachable
 from include.lake import outages
-from include.lake.object_path import LakePath, names
+from include.lake.paths import LakePath, names
 from include.settings import settings
 from include.spec import Files
 

@@ -24,9 +24,9 @@ from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.errors import UsageError
 from include.maintenance import table_state
-from include.recovery import reset_preview, rewind_plan
-from include.recovery.backfills import stale_words
-from include.recovery.reset_preview import ResetPreview
+from include.recovery import reset, rewind_plan
+from include.recovery.backfill import stale_words
+from include.recovery.reset import ResetPreview
 from include.settings import settings
 
 OfTable = Annotated[str | None, typer.Argument(metavar="TABLE", help="Of this table only.")]
@@ -200,7 +200,7 @@ def show_rewind(
 
 def show_rebuild(flow: FlowName, as_json: Json = False) -> None:
     """Preview what `reset checkpoint` of a flow would do now. Nothing is written."""
-    preview = reset_preview.plan(catalog.load().flow(flow))
+    preview = reset.plan(catalog.load().flow(flow))
     show(as_json, asdict(preview), reset_lines(preview))
 
 

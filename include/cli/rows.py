@@ -17,13 +17,12 @@ from include.control import accepted_differences
 from include.control.store import database
 from include.errors import LedgerMismatch, UsageError
 from include.flows.batches import BatchRecord, OtherCommit
-from include.ledger import change_outcomes, provenance, trace
+from include.ledger import explain, row_outcomes
+from include.ledger.explain import Origin, TraceStep
 from include.ledger.inspection import Inspection, inspect, utc_time
-from include.ledger.provenance import Origin
 from include.ledger.quarantine import SHOWN_CHARACTERS, Row, Sample, sample
-from include.ledger.trace import TraceStep
+from include.ledger.row_outcomes import Batch, Rule, batches, rules
 from include.ledger.verify import Verification, lines, verify
-from include.monitoring.row_outcomes import Batch, Rule, batches, rules
 from include.settings import settings
 from include.spec import Table
 from include.text_columns import one_line
@@ -51,7 +50,7 @@ def outcome_line(batch: Batch) -> str:
     kept = [f"{batch.written:,} written", f"{batch.duplicates:,} duplicates"]
     return (
         f"{batch.name}  {moment(batch.at)}  version {batch.version}: "
-        f"{batch.read:,} read = {' + '.join(change_outcomes.words(batch.outcomes) if batch.outcomes else kept)} + "
+        f"{batch.read:,} read = {' + '.join(row_outcomes.words(batch.outcomes) if batch.outcomes else kept)} + "
         f"{batch.quarantined:,} quarantined + {batch.dropped:,} dropped{'; ' if broke else ''}{broke}"
     )
 
@@ -175,8 +174,8 @@ def entry_line(entry: BatchRecord | OtherCommit) -> str:
         text += f" version {entry.version} at {utc_time(entry.committed_at or 0)}: {amounts or 'rows not told'},"
     if entry.tally:
         duplicates = entry.tally["kept"] - (entry.tally["kept"] if entry.rows is None else entry.rows)
-        outcomes = change_outcomes.of(entry.tally, entry.merged)
-        kept = ", ".join(change_outcomes.words(outcomes)) if outcomes else f"{duplicates:,} duplicates"
+        outcomes = row_outcomes.of(entry.tally, entry.merged)
+        kept = ", ".join(row_outcomes.words(outcomes)) if outcomes else f"{duplicates:,} duplicates"
         text += (
             f" of {entry.tally['read']:,} read, {kept}, {entry.tally['quarantined']:,} quarantined, "
             f"{entry.tally['dropped']:,} dropped,"
@@ -201,13 +200,13 @@ def show_origin(
     tables = catalog.load()
     match table, version, file, topic, partition, offset:
         case str(name), int(number), None, None, None, None:
-            origin = provenance.of_version(tables, tables.table(name), number)
+            origin = explain.of_version(tables, tables.table(name), number)
             show(as_json, asdict(origin), origin_lines(origin))
             return
         case str(name), None, str(file_name), None, None, None:
-            steps = [trace.of_file(tables, tables.table(name), file_name)]
+            steps = [explain.of_file(tables, tables.table(name), file_name)]
         case None, None, None, str(topic_name), int(partition_number), int(record_offset):
-            steps = list(trace.of_record(tables, topic_name, partition_number, record_offset))
+            steps = list(explain.of_record(tables, topic_name, partition_number, record_offset))
         case _:
             raise UsageError(
                 "explain takes TABLE --version N, TABLE --file NAME, or --topic T --partition P --offset O"

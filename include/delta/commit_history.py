@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import FlowBroken
-from include.lake import listing
+from include.lake import directories
 
 # The userMetadata key that names the rewind which made a RESTORE.
 REWIND = "rewind"
@@ -110,7 +110,7 @@ def appended_files(log: DeltaLog, table: str, after: int, until: int) -> list[Ac
         if kind := other_change(actions):
             raise RecomputeNeeded(f"version {version} of {table} ({kind}) is no append")
         _follow(actions, files)
-    if gone := listing.missing(log.table, files):
+    if gone := directories.missing(log.table, files):
         raise RecomputeNeeded(f"VACUUM deleted {gone[0]} of {table}, which held appended rows")
     return list(files.values())
 

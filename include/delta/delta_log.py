@@ -18,7 +18,7 @@ import pyarrow.parquet as parquet
 from include.checkpoints import checkpoint_files
 from include.errors import FlowBroken, Unreachable
 from include.lake import clients
-from include.lake.object_path import LakePath, names
+from include.lake.paths import LakePath, names
 from include.settings import settings
 from include.spec import table_of
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken, Unreachable
-from include.lake import listing
+from include.lake import directories
 from include.project.sources import CHANGE_FEED_PROPERTY, parse_time
 from include.settings import settings
 from include.spec import Delta
@@ -107,7 +107,7 @@ def require_files(view: str, source: Delta, version: int) -> None:
     """Raises FlowBroken if data files of this version are gone."""
     log = DeltaLog(settings().table_path(source.table))
     files = log.state_at(version).live
-    if missing := len(listing.missing(log.table, [file.path for file in files])):
+    if missing := len(directories.missing(log.table, [file.path for file in files])):
         raise FlowBroken(
             f"{view} reads {source.table} at version {version}, and {missing:,} of its {len(files):,} files were "
             f"deleted before the view declared it: name a later version"

@@ -15,8 +15,8 @@ from include.catalog import Catalog, table_packages
 from include.control.process import create_temporary_folder
 from include.engine import sql_text
 from include.errors import UsageError
-from include.lake import creation_race
-from include.lake.object_path import ObjectPath
+from include.lake import object_store
+from include.lake.paths import ObjectPath
 from include.settings import LAKE, settings
 
 # Avro allocates as much memory as a length field says, before it checks how many bytes follow. Without limits a bad row
@@ -182,7 +182,7 @@ def late_commits_fail(spark: SparkSession) -> bool:
 @lru_cache
 def _refuses_to_replace(directory: ObjectPath) -> bool:
     """Asks the store once in this process."""
-    return creation_race.has_one_winner(directory)
+    return object_store.has_one_winner(directory)
 
 
 def register(spark: SparkSession, name: str) -> None:

@@ -11,7 +11,7 @@ from include.catalog import Catalog
 from include.control import ports
 from include.engine import sql_text
 from include.engine.session import jvm_of, open_session
-from include.lake.object_path import names
+from include.lake.paths import names
 from include.monitoring.progress_rows import TABLE as QUERY_PROGRESS
 from include.settings import Settings, settings
 

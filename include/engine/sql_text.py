@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from include.lake.object_path import LakePath
+from include.lake.paths import LakePath
 
 
 def literal(value: object) -> str:

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JError
 
 from include.errors import Unreachable
 from include.lake import outages
-from include.lake.object_path import ObjectPath
+from include.lake.paths import ObjectPath
 from include.settings import settings
 
 SDK = "software.amazon.awssdk."

@@ -11,7 +11,7 @@ from include.delta import commit_history, delta_log
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import FlowBroken
 from include.flows import refreshes
-from include.lake.object_path import LakePath
+from include.lake.paths import LakePath
 from include.settings import settings
 from include.spec import Table
 

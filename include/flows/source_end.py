@@ -16,7 +16,7 @@ from include.delta.delta_log import DeltaLog
 from include.errors import Unreachable
 from include.kafka import cluster
 from include.kafka.broker import NoSuchTopic, Topics
-from include.lake.object_path import LakePath
+from include.lake.paths import LakePath
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Source, Table
 

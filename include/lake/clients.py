@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from include.lake.object_path import LakePath
+from include.lake.paths import LakePath
 
 # A reader waits up to this long for a store that is away. Its caller tries again, or a person does. The delays between
 # the retries double, beginning with 0.1 s.

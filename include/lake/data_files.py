@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from include.lake.object_path import LakePath, ObjectPath
+from include.lake.paths import LakePath, ObjectPath
 
 LARGEST_BYTES = 1_000_000
 MOST_BYTES = 64_000_000

@@ -1,10 +1,13 @@
-"""The requests of `include.lake.object_path` to an S3 store.
+"""The requests of `include.lake.paths` to an S3 store.
 
 Credentials, region and address come from the `AWS_*` variables.
 """
 
 import os
+import threading
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
@@ -16,7 +19,7 @@ from obstore.store import S3Store
 
 from include.lake import clients, outages
 from include.lake.clients import CONNECT_SECONDS, MOST_RETRIES, RETRY_SECONDS
-from include.lake.object_path import ObjectPath, ObjectStat
+from include.lake.paths import ObjectPath, ObjectStat
 
 PROCESS = os.getpid()
 # For a question whose answer may be that the store is away. One request of many may fail by chance.
@@ -83,10 +86,10 @@ def delete_directory(path: ObjectPath) -> None:
 
 
 def probe(path: ObjectPath) -> None:
+    patience = timedelta(seconds=PROBE_SECONDS)
+    options: Any = {**OPTIONS, "timeout": patience}
     store = S3Store(
-        path.bucket,
-        client_options={**OPTIONS, "timeout": timedelta(seconds=PROBE_SECONDS)},
-        retry_config={"max_retries": PROBE_RETRIES, "retry_timeout": timedelta(seconds=PROBE_SECONDS)},
+        path.bucket, client_options=options, retry_config={"max_retries": PROBE_RETRIES, "retry_timeout": patience}
     )
     with _named(path), _in_bucket(path):
         obstore.list_with_delimiter(store, path.key)
@@ -94,7 +97,7 @@ def probe(path: ObjectPath) -> None:
 
 @lru_cache
 def _bucket(name: str) -> S3Store:
-    retries = {"max_retries": MOST_RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
+    retries: Any = {"max_retries": MOST_RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
     return S3Store(name, client_options=OPTIONS, retry_config=retries)
 
 
@@ -126,3 +129,29 @@ def _status(entry: Any) -> ObjectStat:
 
 def _name(key: str) -> str:
     return key.rstrip("/").rpartition("/")[2]
+
+
+# A store that checks first and writes later lets two of eight through in nearly each round, and is found in the first.
+WRITERS, ROUNDS = 8, 5
+
+
+def has_one_winner(directory: ObjectPath) -> bool:
+    """Whether each of several races for an object in the directory has exactly one winner. Raises Unreachable.
+
+    One creation after the other proves little: some stores refuse the second one, and let both through if they overlap.
+    """
+    with ThreadPoolExecutor(WRITERS) as pool:
+        return all(_winners(directory / f"_probe-{uuid.uuid4().hex}", pool) == 1 for _ in range(ROUNDS))
+
+
+def _winners(path: ObjectPath, pool: ThreadPoolExecutor) -> int:
+    start = threading.Barrier(WRITERS)
+
+    def create(writer: int) -> bool:
+        start.wait()
+        return path.create(f"writer {writer}".encode())
+
+    try:
+        return sum(pool.map(create, range(WRITERS)))
+    finally:
+        path.unlink()

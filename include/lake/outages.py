@@ -8,7 +8,7 @@ import re
 import time
 
 from include.errors import Unreachable
-from include.lake.object_path import ObjectPath
+from include.lake.paths import ObjectPath
 from include.settings import settings
 
 AWAY, REFUSED = "UNREACHABLE", "ACCESS"

@@ -4,17 +4,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+import pyarrow.parquet as parquet
+
 from include.checkpoints import offset_ranges
 from include.control import accepted_differences
 from include.control.store import database
+from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken, LedgerMismatch, SluiceError
 from include.flows import batches, refreshes
 from include.flows.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
 from include.flows.resume_position import skip_replacements
-from include.ledger import verify_merges, verify_quarantine
+from include.ledger import row_outcomes, verify_sources
 from include.ledger.batch_files import AppendedFiles
-from include.ledger.verify_offsets import (
+from include.ledger.verify_sources import (
     OFFSET_COLUMNS,
     StoredOffsets,
     check_range,
@@ -23,7 +26,91 @@ from include.ledger.verify_offsets import (
     why_missing,
 )
 from include.settings import settings
-from include.spec import Append, Delta, Files, Kafka, Table
+from include.spec import Append, Debezium, Delta, Files, Kafka, Table, Upsert
+
+
+def check_batch(table: Table, batch: BatchRecord) -> None:
+    """Checks that each kept change of a batch has an outcome, and that Delta counted the same. Raises LedgerMismatch.
+
+    A batch of an earlier release does not count outcomes.
+    """
+    outcomes = row_outcomes.of(batch.tally, batch.merged)
+    if outcomes is None or batch.tally is None:
+        return
+    if sum(outcomes.values()) != batch.tally["kept"] or min(outcomes.values()) < 0:
+        raise LedgerMismatch(
+            f"{batch.name} kept {batch.tally['kept']:,} changes, and accounts for others: "
+            f"{', '.join(row_outcomes.words(outcomes))}"
+        )
+    if not isinstance(table.write, Upsert) or table.write.scd == 2:
+        # A change of a history may change several rows.
+        return
+    for name, rows in batch.merged.items():
+        # A truncate deletes rows of keys that the batch does not name.
+        is_right = rows >= outcomes[name] if name == "deleted" and outcomes["truncates"] else rows == outcomes[name]
+        if not is_right:
+            raise LedgerMismatch(
+                f"{batch.name} says that it {name} {outcomes[name]:,} rows, and version {batch.version} says {rows:,}"
+            )
+
+
+def check_tombstones(flow: Table, source: Delta, flow_batches: list[BatchRecord]) -> list[str]:
+    """Checks that no batch counts more tombstones than its source has records without a value. Raises LedgerMismatch.
+
+    Whatever else changes nothing must not pass as one. Batches whose files are gone are not checked.
+    """
+    if not isinstance(flow.parse, Debezium) or any(step.transform for step in (flow, *flow.steps)):
+        return []
+    appends = AppendedFiles(DeltaLog(settings().table_path(source.table)), source)
+    for batch in flow_batches:
+        tombstones = (batch.tally or {}).get("changes", {}).get("tombstones", 0)
+        if not tombstones:
+            continue
+        try:
+            counts = [_count_nulls(source.table, file.path, flow.parse.column) for file in appends.of(batch)]
+        except (FlowBroken, FileNotFoundError):
+            continue
+        if None not in counts and tombstones > (empty := sum(filter(None, counts))):
+            raise LedgerMismatch(
+                f"{batch.name} counts {tombstones:,} tombstones, and {source.table} holds {empty:,} records without a "
+                f"value of that batch"
+            )
+    return []
+
+
+def _count_nulls(table: str, file: str, column: str) -> int | None:
+    """Counts NULL in a column of a data file, by the footer of the file; None if that does not say it."""
+    with stored_table.file_system(table).open_input_file(file) as content:
+        footer = parquet.ParquetFile(content).metadata
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+        statistics = [chunk.statistics for chunk in columns if chunk.path_in_schema == column]
+    counts = [each.null_count if each is not None and each.has_null_count else None for each in statistics]
+    return None if None in counts else sum(filter(None, counts))
+
+
+def check_total(history: BatchHistory, entries: list[BatchRecord], others: list[OtherCommit]) -> Iterator[str]:
+    """Checks that the table holds as many rows as its commits inserted without those that they deleted. Yields notes.
+
+    Raises LedgerMismatch. The log begins with version 0, and only flows and jobs wrote to the table.
+    """
+    log, name = history.log, history.table.name
+    written = [batch for batch in entries if batch.state in STATES_WITH_ROWS]
+    if uncounted := sum("changes" not in (batch.tally or {}) for batch in written):
+        yield f"{name}: its total was not compared with its batches, as {uncounted:,} of them do not count outcomes"
+        return
+    active = [log.commit(commit.version) for commit in others if not commit.is_undone]
+    merged = [*(batch.merged for batch in written), *(commit.merged for commit in active)]
+    expected = sum(rows.get("inserted", 0) - rows.get("deleted", 0) for rows in merged)
+    expected += sum(verify_sources.rows_added_by_backfill(log, commit.version) for commit in active)
+    live = [file.rows for file in log.state.live]
+    if None in live:
+        yield f"{name}: its total was not compared with its batches, as a file does not say its rows"
+    elif (total := sum(filter(None, live))) != expected:
+        raise LedgerMismatch(
+            f"{name} holds {total:,} rows, and its commits inserted {expected:,} more than they deleted",
+            about=f"{name} rows {total - expected:+}",
+        )
 
 
 @dataclass
@@ -89,15 +176,15 @@ def _checks(table: Table, verification: Verification) -> Iterator[Check]:
             yield lambda flow=flow: [f"{flow} is declared no more: what it read is not counted again"]  # type: ignore[misc]
         elif isinstance(declared.source, Delta):
             yield partial(_check_source_rows, declared, declared.source, flow_batches)
-            yield partial(verify_merges.check_tombstones, declared, declared.source, flow_batches)
+            yield partial(check_tombstones, declared, declared.source, flow_batches)
     if all(isinstance(flow.source, Kafka) for flow in table.flows):
         yield partial(_check_records, history, written, others, verification)
     elif isinstance(table.source, Files):
-        yield partial(verify_quarantine.check_files, table)
+        yield partial(verify_sources.check_files, table)
     if isinstance(table.write, Append) or table.merges_changes:
         yield partial(_check_total, history, entries, others)
     if settings().is_stored(table.quarantine) and not isinstance(table.source, Files):
-        yield partial(verify_quarantine.check_rows, table, entries)
+        yield partial(verify_sources.check_rows, table, entries)
 
 
 def _check_state(table: Table, entry: BatchRecord) -> Iterator[str]:
@@ -110,7 +197,7 @@ def _check_state(table: Table, entry: BatchRecord) -> Iterator[str]:
             f"its rows were not counted by rule"
         )
     if entry.skipped and entry.state in STATES_WITH_ROWS:
-        yield verify_quarantine.skipped_words(entry)
+        yield verify_sources.skipped_words(entry)
 
 
 def _check_order(history: BatchHistory, written: list[BatchRecord]) -> Iterator[str]:
@@ -130,7 +217,7 @@ def _check_order(history: BatchHistory, written: list[BatchRecord]) -> Iterator[
                 f"{following.name} goes on where its source was backfilled or rewound behind what {batch.name} had read"
             )
             continue
-        if batch.generation != following.generation and (loss := verify_quarantine.accepted_loss_words(following)):
+        if batch.generation != following.generation and (loss := verify_sources.accepted_loss_words(following)):
             yield f"{following.name} goes on behind a loss that was accepted: {loss}"
             continue
         raise LedgerMismatch(f"{following.name} does not begin where {batch.name} ended: {gap}")
@@ -162,7 +249,7 @@ def _check_row_counts(table: Table, batch: BatchRecord) -> Iterable[str]:
     written = counts["kept"] if batch.rows is None or table.merges_changes else batch.rows
     if counts["read"] != counts["kept"] + counts["quarantined"] + counts["dropped"]:
         raise LedgerMismatch(f"{batch.name} read {counts['read']:,} rows, and accounts for others: {counts}")
-    verify_merges.check_batch(table, batch)
+    check_batch(table, batch)
     duplicates = counts["kept"] - written
     may_repeat = isinstance(table.write, Append) and bool(table.write.unique)
     if duplicates < 0 or (duplicates and not may_repeat):
@@ -217,7 +304,7 @@ def _check_records(
         name = clusters.get(batch.flow)
         first_offset = batch.source_from
         if first_offset is None:
-            first_offset = verify_quarantine.initial_offsets(history, batch)
+            first_offset = verify_sources.initial_offsets(history, batch)
         for offset_range in offset_ranges.kafka_ranges(first_offset, batch.source_to):
             stored_offsets = arrived.within(offset_range)
             elsewhere = set(quarantined.within(offset_range)) if quarantined else set()
@@ -245,7 +332,7 @@ def _check_total(history: BatchHistory, entries: list[BatchRecord], others: list
         yield f"{name}: its total was not compared with its batches, as {why}"
         return
     if history.table.merges_changes:
-        yield from verify_merges.check_total(history, entries, others)
+        yield from check_total(history, entries, others)
         return
     live = [file.rows for file in log.state.live]
     written = [batch.rows for batch in entries if batch.state in STATES_WITH_ROWS]
@@ -254,7 +341,7 @@ def _check_total(history: BatchHistory, entries: list[BatchRecord], others: list
         yield f"{name}: its total was not compared with its batches, as a commit does not say its rows"
         return
     added_by_backfills = sum(
-        verify_quarantine.rows_added_by_backfill(log, commit.version) for commit in others if not commit.is_undone
+        verify_sources.rows_added_by_backfill(log, commit.version) for commit in others if not commit.is_undone
     )
     total, expected = sum(filter(None, live)), sum(filter(None, [*written, *replays])) + added_by_backfills
     if total != expected:

@@ -18,7 +18,7 @@ from pyarrow.fs import S3FileSystem
 from include.control.store import private_files
 from include.errors import SetupError, report
 from include.lake import outages
-from include.lake.object_path import ObjectPath
+from include.lake.paths import ObjectPath
 from include.local import install
 from include.local.processes import Platform, wait_for_port
 from include.settings import Settings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from include import catalog
 from include.errors import SetupError, UsageError, report
-from include.lake.object_path import LakePath, remove_tree
+from include.lake.paths import LakePath, remove_tree
 from include.local.processes import Platform
 from include.settings import ROOT, Settings, settings
 from include.spec import Files, Kafka, Table

@@ -20,7 +20,7 @@ from include.control.store import database
 from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.errors import SetupError, report
 from include.kafka import cluster
-from include.lake.object_path import ObjectPath
+from include.lake.paths import ObjectPath
 from include.local import (
     airflow,
     artifacts,

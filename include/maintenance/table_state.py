@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import starmap
 
 from sqlalchemy import Engine
@@ -19,14 +20,59 @@ from include.delta.delta_log import DeltaLog, Tombstone
 from include.delta.versions import VersionToCome
 from include.errors import FlowBroken
 from include.flows.batches import BACKFILL
-from include.lake.object_path import ObjectPath
+from include.lake.paths import ObjectPath
 from include.maintenance import plan as planning
-from include.maintenance import plan_clustered, policy, vacuum_guard
+from include.maintenance import plan_clustered, vacuum_guard
 from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, MaintenancePlan, Step
-from include.maintenance.policy import CompactionPlace
 from include.maintenance.vacuum_guard import Consumer
 from include.settings import settings
-from include.spec import Delta, Table
+from include.spec import Append, Delta, Table
+
+
+class CompactionPlace(StrEnum):
+    """ONLINE: beside its writers. INLINE: by its own stream, between two batches. WINDOW: with no other writer."""
+
+    ONLINE = "online"
+    INLINE = "inline"
+    WINDOW = "in a window"
+
+
+def needs_exclusive_write(flow: Table, late_commits_fail: bool) -> bool:
+    """Returns whether a batch of the flow excludes every other writer of its table.
+
+    late_commits_fail: a commit fails if another process has made its version. Where it does not, of several flows one
+    commits at a time. Flows whose batches could miss each other's rows also do so. A table with one append flow has no
+    other writer but jobs, and these take the table alone, or share it.
+    """
+    if not isinstance(flow.write, Append):
+        return True
+    return flow.branch is not None and (_reads_itself(flow) or not late_commits_fail)
+
+
+def place_of_compaction(table: Table, late_commits_fail: bool) -> tuple[CompactionPlace, str]:
+    """Returns where the table is compacted, and why, in words. late_commits_fail: as for `needs_exclusive_write`."""
+    if table.merges_in_windows:
+        return CompactionPlace.WINDOW, "its upserts are gathered for windows, so it is compacted where they are merged"
+    if table.is_view:
+        return CompactionPlace.WINDOW, "each refresh has it to itself, and so has the window"
+    if not isinstance(table.write, Append):
+        interval = f"every {table.maintain.every_batches} batches"
+        return CompactionPlace.INLINE, f"a stream upserts it all the time, so that stream compacts it {interval}"
+    if table.has_quarantine:
+        return CompactionPlace.WINDOW, "a batch that is tried again rewrites its quarantine, which goes with it"
+    if _reads_itself(table):
+        return (
+            CompactionPlace.WINDOW,
+            "its batches look for their rows in it, and fail if files are replaced meanwhile",
+        )
+    if late_commits_fail:
+        return CompactionPlace.ONLINE, "it is only appended to, and on this store a late commit fails by itself"
+    return CompactionPlace.WINDOW, "two processes that commit at once can overwrite each other"
+
+
+def _reads_itself(table: Table) -> bool:
+    return bool(table.expect or (isinstance(table.write, Append) and table.write.unique))
+
 
 # A retention beyond the promise is rounded up to this, so that it does not change with every window.
 ROUND_SECONDS = 3600
@@ -111,7 +157,7 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
     )
     plan = plan_clustered.plan(facts, table) if name == table.name else planning.plan(facts, table.maintain)
     # Only a driver can tell whether it has the classes for that, and its window says if it has not.
-    place, reason = policy.place_of_compaction(table, late_commits_fail=isinstance(settings().lake, ObjectPath))
+    place, reason = place_of_compaction(table, late_commits_fail=isinstance(settings().lake, ObjectPath))
     is_inline = place is CompactionPlace.INLINE and name == table.name
     return TableSurvey(
         name,

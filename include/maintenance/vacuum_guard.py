@@ -12,8 +12,8 @@ from include.checkpoints import checkpoint_files
 from include.delta import commit_history, versions
 from include.delta.delta_log import DeltaLog, Tombstone
 from include.errors import FlowBroken, Unreachable
-from include.lake import listing
-from include.lake.object_path import LakePath
+from include.lake import directories
+from include.lake.paths import LakePath
 from include.settings import settings
 from include.spec import Delta
 
@@ -120,7 +120,7 @@ def dead_files(log: DeltaLog) -> list[Tombstone]:
     live = {file.path for file in log.state.live}
     removed = {tombstone.path: tombstone for tombstone in log.state.tombstones}
     dead = []
-    for file in listing.files(log.table, lambda path: path in live or _is_no_data(path)):
+    for file in directories.files(log.table, lambda path: path in live or _is_no_data(path)):
         tombstone = removed.get(file.path)
         deleted_at = max(file.modified_at, tombstone.deleted_at if tombstone else 0.0)
         dead.append(Tombstone(file.path, file.bytes, deleted_at, tombstone.version if tombstone else None))

@@ -8,9 +8,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from include.catalog import Catalog
 from include.monitoring import status
-from include.monitoring.lag_trend import Direction
-from include.monitoring.source_snapshot import TIMEOUT_SECONDS
+from include.monitoring.lag import TIMEOUT_SECONDS
 from include.monitoring.status import FlowStatus
+from include.monitoring.trend import Direction
 
 UP_STATES = ("HEALTHY", "LAGGING", "REJECTING", "NOT FRESH", "WAITING")
 FLOW, TABLE = ("flow",), ("table",)

@@ -9,7 +9,7 @@ from itertools import chain, islice, takewhile
 from typing import cast
 
 from include.delta.delta_log import DeltaLog
-from include.monitoring.row_outcomes import Batch, batches_of
+from include.ledger.row_outcomes import Batch, batches_of
 from include.settings import settings
 from include.spec import Table
 

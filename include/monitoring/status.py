@@ -4,31 +4,51 @@ import math
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
 from deltalake.exceptions import DeltaError
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
-from include.control import first_loads, orders
+from include.control import acknowledgements, first_loads, orders
 from include.control.decide import State
 from include.control.store import database
+from include.control.store.schema import incidents
 from include.control.supervision import supervision
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError
 from include.flows import refreshes
-from include.monitoring import alarms, freshness, lag_trend, outdated_rows
 from include.monitoring import lag as lags
-from include.monitoring.freshness import Freshness
-from include.monitoring.lag import Lag
-from include.monitoring.lag_trend import Trend
-from include.monitoring.source_snapshot import TIMEOUT_SECONDS, SourceSnapshot
-from include.recovery import backfills
+from include.monitoring import outdated_rows, trend
+from include.monitoring.lag import TIMEOUT_SECONDS, Lag, SourceSnapshot
+from include.monitoring.trend import Freshness, Trend
+from include.recovery import backfill
 from include.settings import settings
 from include.spec import Table
+
+
+def by_target() -> dict[str, str]:
+    """Returns a description of each open alarm, by target; empty where the control database does not answer.
+
+    A target is a flow, a table, the supervisor, or "window" or "vacuum" with a table.
+    """
+    try:
+        with database.reading(database.connect(settings().control_url)) as connection:
+            open_alarms = connection.execute(select(incidents).where(incidents.c.ended_at.is_(None))).all()
+            acknowledged = acknowledgements.valid(connection)
+    except SluiceError:
+        return {}
+    alarms = {}
+    for alarm in open_alarms:
+        since = datetime.fromtimestamp(alarm.began_at, UTC)
+        acknowledgement = f" ({acknowledged[alarm.target]})" if alarm.target in acknowledged else ""
+        alarms[alarm.target] = f"alarm {alarm.state} since {since:%Y-%m-%d %H:%M}Z{acknowledgement}: {alarm.reason}"
+    return alarms
+
 
 # States of flows that the supervisor does not keep running.
 IN_WINDOWS, VIEW = "IN WINDOWS", "VIEW"
@@ -82,8 +102,8 @@ def statuses(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[
     sources = SourceSnapshot(flows, timeout_seconds)
     states = _states(tables)
     flow_lags = lags.lags_of(flows, sources)
-    fresh = freshness.measure(tables, flow_lags)
-    stale, open_alarms = backfills.stale_or_nothing(), alarms.by_target()
+    fresh = trend.measure(tables, flow_lags)
+    stale, open_alarms = backfill.stale_or_nothing(), by_target()
     older_rows, longer = outdated_rows.by_table(tables), _longer_intervals(flows)
     return [
         FlowStatus(
@@ -91,11 +111,11 @@ def statuses(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[
             flow.name,
             *states[flow.flow],
             flow_lags[flow.flow],
-            lag_trend.of(flow, flow_lags[flow.flow], sources),
+            trend.of(flow, flow_lags[flow.flow], sources),
             fresh[flow.name],
             _in_flight(flow.flow),
             (
-                *(backfills.stale_words(mark) for mark in stale if mark.table == flow.name),
+                *(backfill.stale_words(mark) for mark in stale if mark.table == flow.name),
                 *older_rows.get(flow.name, ()),
             ),
             open_alarms.get(flow.flow) or open_alarms.get(flow.name),

@@ -6,7 +6,7 @@ from itertools import pairwise
 from include.errors import DeclarationError
 from include.project.declaration import declaration_error, suggest
 from include.rules import ACTIONS, Expect, References, Rule
-from include.spec import FILES_SCHEMA, LATE_ACTIONS, Append, Cast, Table, Watermark, column_name, ddl
+from include.spec import FILES_SCHEMA, LATE_ACTIONS, Append, Cast, Table, Watermark, ddl
 
 UNQUOTED = re.compile("[A-Za-z0-9_]+")
 # Characters that Delta refuses in a column name, and the backquote.
@@ -55,7 +55,7 @@ def _name_mistakes(table: Table) -> list[str]:
     names_by_spelling: dict[str, str] = {}
     sentences: list[str] = []
     for name in names:
-        other = names_by_spelling.setdefault(column_name.folded(name), name)
+        other = names_by_spelling.setdefault(ddl.folded(name), name)
         if names.count(name) > 1 and name == other and f"column '{name}' stands" not in " ".join(sentences):
             sentences.append(f"column '{name}' stands in its schema twice: take one out")
         elif name != other:

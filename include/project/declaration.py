@@ -5,18 +5,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from include.errors import DeclarationError
-from include.spec import (
-    BUCKET_UNITS,
-    Append,
-    Delta,
-    Kafka,
-    References,
-    Replace,
-    Table,
-    Transform,
-    Upsert,
-    ddl,
-)
+from include.spec import BUCKET_UNITS, Append, Delta, Kafka, References, Replace, Table, Transform, Upsert, ddl
 
 # Ranges of minute, hour, day, month and day of the week.
 CRON = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))

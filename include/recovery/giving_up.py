@@ -24,8 +24,8 @@ from include.control.store import database
 from include.errors import UsageError
 from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
-from include.recovery import rewind_state, unseeded_generations
-from include.recovery.backfills import readers, replacing_commit
+from include.recovery import rewind_plan, unseeded_generations
+from include.recovery.backfill import readers, replacing_commit
 from include.settings import settings
 
 ACTION = "give up"
@@ -103,7 +103,7 @@ def _of_rewind(engine: Engine, tables: Catalog, rewind: Rewind) -> Leftovers:
 
 
 def _rewind_remains(tables: Catalog, rewind: Rewind) -> PartialRewind:
-    put_back = [name for name in rewind.cut if settings().is_stored(name) and rewind_state.was_restored(name, rewind)]
+    put_back = [name for name in rewind.cut if settings().is_stored(name) and rewind_plan.was_restored(name, rewind)]
     again = f"rewind {rewind.table} to {rewind.moment} again"
     stale: dict[str, str] = {}
     for name, part in rewind.cut.items():
@@ -112,11 +112,11 @@ def _rewind_remains(tables: Catalog, rewind: Rewind) -> PartialRewind:
             continue
         missing = [
             stored_name
-            for stored_name, version in rewind_state.versions(part, table).items()
-            if not rewind_state.holds_version(stored_name, version)
+            for stored_name, version in rewind_plan.versions(part, table).items()
+            if not rewind_plan.holds_version(stored_name, version)
         ]
-        companions = rewind_state.versions(part, table).keys() - {name}
-        if missing == [name] and any(rewind_state.was_restored(companion, rewind) for companion in companions):
+        companions = rewind_plan.versions(part, table).keys() - {name}
+        if missing == [name] and any(rewind_plan.was_restored(companion, rewind) for companion in companions):
             stale[name] = (
                 f"its quarantine was put back and the table was not, when rewind {rewind.number} ended: {again}"
             )
@@ -127,7 +127,7 @@ def _rewind_remains(tables: Catalog, rewind: Rewind) -> PartialRewind:
     if put_back:
         stale |= dict.fromkeys(rewind.views, f"rewind {rewind.number} has put back what it reads: refresh it")
     unaffected = [tables.tables[name] for name in rewind.cut if name in tables.tables and name not in stale]
-    renewed = {flow.flow for flow in rewind_state.flows_to_renew(rewind, unaffected)} | _undeclared(
+    renewed = {flow.flow for flow in rewind_plan.flows_to_renew(rewind, unaffected)} | _undeclared(
         tables, rewind, put_back
     )
     return PartialRewind(put_back, sorted(renewed), stale)

@@ -10,7 +10,7 @@ from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken
 from include.kafka import broker, cluster, retention, topics
 from include.kafka.retention import Limits
-from include.lake import listing
+from include.lake import directories
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
@@ -110,4 +110,4 @@ def _of_table(flow: Table, source: Delta, offset: dict[str, Any]) -> Iterator[st
 def deleted_files(log: DeltaLog, paths: set[str]) -> list[str]:
     """Returns the data files that were deleted. Live files are assumed to exist."""
     not_live = paths - {file.path for file in log.state.live}
-    return sorted(listing.missing(log.table, not_live))
+    return sorted(directories.missing(log.table, not_live))

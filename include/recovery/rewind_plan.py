@@ -3,27 +3,120 @@
 It reads the logs, without a JVM. `python -m include.ledger rewind TABLE MOMENT` shows it, and nothing is written.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import takewhile
 
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.checkpoints.checkpoint_files import newest_generation
 from include.control.jobs import backfills, rewinds
-from include.control.jobs.rewinds import RestorePoint
+from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.control.store import database
 from include.delta import commit_history
+from include.delta.commit_history import REWIND
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import FlowBroken, UsageError
 from include.flows.batches import BACKFILL, commit_kind
 from include.flows.timeline import Timeline
 from include.project import ranges
-from include.recovery import consistent_versions, replayable
-from include.recovery.consistent_versions import ConsistentVersions
+from include.recovery import replayable
 from include.settings import settings
 from include.spec import Delta, Table
+
+
+@dataclass(frozen=True)
+class LoweredVersion:
+    """A table that must go back further, and why. version: None where no older version is left."""
+
+    table: str
+    version: int | None
+    why: str
+
+
+@dataclass
+class ConsistentVersions:
+    """The version of each table. why: the reasons, for tables that go back further than the moment."""
+
+    versions: dict[str, int]
+    why: dict[str, str]
+
+
+def newest_consistent(
+    moment: float, timelines: Mapping[str, Timeline], tables: Mapping[str, Table], together: Sequence[Mapping[str, int]]
+) -> ConsistentVersions:
+    """Returns the newest consistent cut at this moment, in seconds since 1970, or before it.
+
+    tables: the tables of `timelines`, each after those that it reads.
+    together: versions by table that are either all undone or all kept.
+    Raises UsageError where there is no such cut.
+    """
+    cut = ConsistentVersions({}, {})
+    for name, timeline in timelines.items():
+        version = timeline.newest_at(moment)
+        if version is None:
+            raise _too_far(timeline, "it is asked for")
+        cut.versions[name] = version
+    while lowered := next(_violations(cut.versions, timelines, tables, together), None):
+        if lowered.version is None:
+            raise _too_far(timelines[lowered.table], lowered.why)
+        cut.versions[lowered.table] = lowered.version
+        cut.why[lowered.table] = lowered.why
+    return cut
+
+
+def _violations(
+    versions: Mapping[str, int],
+    timelines: Mapping[str, Timeline],
+    tables: Mapping[str, Table],
+    together: Sequence[Mapping[str, int]],
+) -> Iterator[LoweredVersion]:
+    """Yields the tables whose versions violate a rule."""
+    for name, timeline in timelines.items():
+        if (refresh_version := timeline.pending_refresh(versions[name])) is not None:
+            yield LoweredVersion(
+                name, timeline.before(refresh_version), "a full refresh had yet to say where its flows go on"
+            )
+    for table in tables.values():
+        for flow in table.flows:
+            if isinstance(flow.source, Delta) and flow.source.table in timelines:
+                yield from _check_reader(flow, flow.source, versions, timelines)
+    for group in together:
+        for name, version in group.items():
+            if versions[name] >= version and any(versions[other] < group[other] for other in group):
+                why = f"a backfill that version {version} is part of is undone elsewhere"
+                yield LoweredVersion(name, timelines[name].before(version), why)
+
+
+def _check_reader(
+    flow: Table, source: Delta, versions: Mapping[str, int], timelines: Mapping[str, Timeline]
+) -> Iterator[LoweredVersion]:
+    reader, source_timeline = timelines[flow.name], timelines[source.table]
+    newest_batch = reader.stand(flow.flow, versions[flow.name])
+    if newest_batch is None:
+        # The flow starts over with a snapshot of its source.
+        return
+    content_read, content_kept = (
+        source_timeline.read_to(newest_batch.stamp["source_to"], source),
+        source_timeline.content(versions[source.table]),
+    )
+    if content_read is None or content_read > content_kept:
+        how_far = "within a version" if content_read is None else "beyond that"
+        why = f"its batch {newest_batch.batch[0]}/{newest_batch.batch[1]} had read {source.table} {how_far}"
+        yield LoweredVersion(flow.name, reader.before(newest_batch.version), why)
+    elif content_read < content_kept:
+        lower = source_timeline.newest_of(content_read, versions[source.table])
+        yield LoweredVersion(source.table, lower, f"{flow.flow} had read no more of it by then")
+
+
+def _too_far(timeline: Timeline, why: str) -> UsageError:
+    return UsageError(
+        f"{timeline.table} cannot go back so far ({why}): its log begins with version {timeline.log.versions[0]}; "
+        f"name a later moment, or make the rows again by a backfill"
+    )
+
 
 # Parts of older backfills are treated as independent commits.
 MOST_BACKFILLS = 10_000
@@ -92,7 +185,7 @@ def plan(engine: Engine, table: Table, tables: Catalog, to: str, replanned: int 
             and backfill.version in timelines[backfill.table].commits
         ):
             together.setdefault(backfill.root, {})[backfill.table] = backfill.version
-    consistent = consistent_versions.newest_consistent(moment.timestamp(), timelines, targets, list(together.values()))
+    consistent = newest_consistent(moment.timestamp(), timelines, targets, list(together.values()))
     steps = {name: _step(target, timelines, consistent) for name, target in targets.items()}
     restored = {name for name, step in steps.items() if step.is_undone}
     if not restored:
@@ -228,3 +321,44 @@ def _step_lines(name: str, step: TableStep) -> Iterator[str]:
 
 def _time_words(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def versions(part: RestorePoint, table: Table) -> dict[str, int]:
+    """Returns the versions to which the companions and the table go back, in the order of their restores."""
+    companions = {table.quarantine: part.quarantine, table.retained: part.retained}
+    return {name: version for name, version in companions.items() if version is not None} | {table.name: part.version}
+
+
+def holds_version(name: str, version: int) -> bool:
+    """Returns whether the table holds the rows of that version, and no later batch counts.
+
+    Commits that only move rows do not matter. A batch that has changed no row matters: its flow has read rows that the
+    rewind takes back.
+    """
+    timeline = Timeline(name)
+    if timeline.content(timeline.versions[-1]) != timeline.content(version):
+        return False
+    commits = commit_history.commits_with_activity(DeltaLog(settings().table_path(name)))
+    later = takewhile(lambda entry: entry[0].version > version, commits)
+    return not any(is_active and "batch" in commit.metadata for commit, is_active in later)
+
+
+def was_restored(name: str, rewind: Rewind) -> bool:
+    log = DeltaLog(settings().table_path(name))
+    return any((commit.metadata.get(REWIND) or {}).get("key") == rewind.key for commit in log.commits())
+
+
+def flows_to_renew(rewind: Rewind, tables: Iterable[Table]) -> Iterator[Table]:
+    """Yields the flows of these tables that must still begin a new generation.
+
+    These are the flows that write a restored table, and the flows that read one.
+    """
+    restored = {name for name in rewind.cut if settings().is_stored(name) and was_restored(name, rewind)}
+    for table in tables:
+        if table.name not in restored and not reads(table, restored):
+            continue
+        for flow in table.flows:
+            old_generation = rewind.cut[table.name].generations.get(flow.flow)
+            newest = newest_generation(settings().checkpoints(flow.flow))
+            if old_generation is not None and newest is not None and newest <= old_generation:
+                yield flow

@@ -7,7 +7,7 @@ from include.delta import commit_history
 from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken
 from include.flows.batches import BACKFILL
-from include.lake import atomic
+from include.lake import directories
 from include.settings import settings
 from include.spec import Table
 
@@ -24,7 +24,7 @@ def discard(table: Table) -> None:
             continue
         with suppress(FlowBroken):
             if checkpoint_files.owner(checkpoints / str(number)).get("after") == [number, SEED]:
-                atomic.withdraw(checkpoints / str(number))
+                directories.withdraw(checkpoints / str(number))
 
 
 def _newest_committed(flow: Table) -> int | None:

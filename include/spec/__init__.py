@@ -7,7 +7,6 @@ from include.rules import Expect as Expect
 from include.rules import References as References
 from include.rules import Rule as Rule
 from include.rules import Unique as Unique
-from include.spec.lookup import Lookup as Lookup
 from include.spec.origin import BINARY_FORMS as BINARY_FORMS
 from include.spec.origin import CHANGE_SCHEMA as CHANGE_SCHEMA
 from include.spec.origin import EVOLUTIONS as EVOLUTIONS
@@ -29,6 +28,7 @@ from include.spec.origin import Parse as Parse
 from include.spec.origin import Registry as Registry
 from include.spec.origin import Source as Source
 from include.spec.table import LAYERS as LAYERS
+from include.spec.table import Lookup as Lookup
 from include.spec.table import Maintenance as Maintenance
 from include.spec.table import PythonLimits as PythonLimits
 from include.spec.table import Table as Table

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from include.airflow import kafka_connections
+from include.airflow.supervisor import kafka_connections
 from include.catalog import Catalog
 from include.kafka import cluster
 from include.settings import settings

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.airflow.dags import next_tick
+from include.airflow.supervisor.reconcile import next_tick
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from include.engine.check import check
 from include.engine.jobs import refresh
 from include.engine.tables import create_table
 from include.errors import DeclarationError
-from include.monitoring import row_outcomes
+from include.ledger import row_outcomes
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA, Delta, Json, Table
 from tests.conftest import ROOT

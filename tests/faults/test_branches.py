@@ -7,7 +7,7 @@ import pytest
 
 from include.control.commands import Action
 from include.errors import FlowBroken, FlowFailed
-from include.maintenance import policy
+from include.maintenance import table_state
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Kafka, Table
 from tests.support.commits import intercept_commits
@@ -144,8 +144,10 @@ def test_a_window_has_a_table_of_two_flows_to_itself_and_both_go_on(fill, driver
 
 def test_flows_of_one_table_share_it_only_where_none_looks_at_it_and_late_commits_fail():
     flow = union_table("t").flows[0]
-    assert policy.needs_exclusive_write(flow, late_commits_fail=False)
-    assert not policy.needs_exclusive_write(flow, late_commits_fail=True)
-    assert policy.needs_exclusive_write(replace(flow, write=Append(unique=("id",))), late_commits_fail=True)
-    assert policy.needs_exclusive_write(replace(flow, expect=(Expect("positive", "id > 0"),)), late_commits_fail=True)
-    assert not policy.needs_exclusive_write(replace(flow, branch=None), late_commits_fail=False)
+    assert table_state.needs_exclusive_write(flow, late_commits_fail=False)
+    assert not table_state.needs_exclusive_write(flow, late_commits_fail=True)
+    assert table_state.needs_exclusive_write(replace(flow, write=Append(unique=("id",))), late_commits_fail=True)
+    assert table_state.needs_exclusive_write(
+        replace(flow, expect=(Expect("positive", "id > 0"),)), late_commits_fail=True
+    )
+    assert not table_state.needs_exclusive_write(replace(flow, branch=None), late_commits_fail=False)

@@ -14,7 +14,7 @@ import pytest
 from include.control.commands import Action
 from include.engine.tables import commit
 from include.errors import FlowBroken, FlowFailed, LeaseHeld
-from include.lake.object_path import remove_tree
+from include.lake.paths import remove_tree
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.commits import fail_commits

@@ -18,7 +18,7 @@ from include.engine.jobs import shadow_table
 from include.errors import UsageError
 from include.ledger import verify
 from include.project.ranges import Slice
-from include.recovery.backfills import preview
+from include.recovery.backfill import preview
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.support.backfills import Backfills

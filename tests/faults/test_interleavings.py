@@ -32,8 +32,8 @@ from include.engine.stream.host import Host
 from include.engine.tables import maintain
 from include.engine.tables.commit import USER_METADATA
 from include.errors import LeaseHeld
-from include.maintenance import policy
-from include.maintenance.policy import CompactionPlace
+from include.maintenance import table_state
+from include.maintenance.table_state import CompactionPlace
 from include.settings import settings
 from include.spec import Maintenance, Table
 from tests.support.expected import Message
@@ -399,7 +399,7 @@ def assert_exclusive(entry: windows.Window, table: Table) -> None:
 
     Its flow may commit, too, if the window merges what it gathers, or compacts the table online.
     """
-    place, _ = policy.place_of_compaction(table, late_commits_fail=object_lake.IS_USED)
+    place, _ = table_state.place_of_compaction(table, late_commits_fail=object_lake.IS_USED)
     may_flow_commit = table.merges_in_windows or place is CompactionPlace.ONLINE
     table_log, last_version = log(table.name), entry.after.version
     for version in table_log.after(entry.before.version if entry.before else last_version):

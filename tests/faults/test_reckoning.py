@@ -12,7 +12,7 @@ from include.checkpoints.offset_ranges import kafka_ranges
 from include.control.commands import Action
 from include.flows.batches import STATES_WITH_ROWS, BatchHistory
 from include.kafka import broker
-from include.ledger import provenance
+from include.ledger import explain
 from include.ledger.verify import verify
 from include.settings import settings
 from include.spec import Table
@@ -49,7 +49,7 @@ def assert_ledger_matches_scan(chain: Chain, topic: Topic) -> None:
         for batch in batches:
             assert batch.version is not None
             assert batch.rows in (None, added[batch.version].total())
-            ranges = provenance.of_version(tables, table, batch.version)
+            ranges = explain.of_version(tables, table, batch.version)
             while ranges.above:
                 ranges = ranges.above
             positions = {

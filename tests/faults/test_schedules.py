@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sqlalchemy import update
 
-from include.airflow.dags import next_tick
+from include.airflow.supervisor.reconcile import next_tick
 from include.control import orders, schedule
 from include.control.decide import State
 from include.control.store import database

@@ -7,7 +7,7 @@ import pytest
 from include.control.commands import Action
 from include.engine.fast_path.topic_reader import TopicReader
 from include.errors import FlowBroken, FlowFailed, Unreachable
-from include.lake.object_path import remove_tree
+from include.lake.paths import remove_tree
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.commits import switch_fast_path

@@ -29,7 +29,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine.batch import batch
 from include.engine.stream import preparation
 from include.errors import Unreachable
-from include.lake.object_path import names
+from include.lake.paths import names
 from include.maintenance import table_state, vacuum_guard
 from include.maintenance.plan import OPTIMIZE, VACUUM
 from include.settings import from_environment, settings

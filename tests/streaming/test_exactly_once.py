@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from include.errors import FlowFailed
-from include.lake.object_path import remove_tree
+from include.lake.paths import remove_tree
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert
 from tests.support.commits import intercept_commits, switch_fast_path

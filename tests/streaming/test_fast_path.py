@@ -25,8 +25,7 @@ from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.transaction import Target
 from include.engine.tables import create_table
 from include.errors import FlowBroken, LedgerMismatch
-from include.ledger import verify
-from include.monitoring import row_outcomes
+from include.ledger import row_outcomes, verify
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert, Watermark
 from tests.support.commits import switch_fast_path

@@ -19,7 +19,7 @@ from include.control.commands import Action, Command
 from include.control.store import database
 from include.engine.files import batch_of_files
 from include.errors import FlowBroken, FlowFailed
-from include.lake.object_path import remove_tree
+from include.lake.paths import remove_tree
 from include.ledger import verify
 from include.monitoring import status
 from include.settings import settings

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from include.lake.object_path import remove_tree
+from include.lake.paths import remove_tree
 from include.settings import settings
 from include.spec import Delta, Table
 

@@ -13,8 +13,8 @@ from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path import path
 from include.engine.tables import create_table
 from include.engine.tables.commit import txn_app_id
-from include.monitoring import row_outcomes
-from include.monitoring.row_outcomes import Batch
+from include.ledger import row_outcomes
+from include.ledger.row_outcomes import Batch
 from include.spec import Table
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow
 from deltalake import CommitProperties, write_deltalake
 
-from include.lake.object_path import LakePath
+from include.lake.paths import LakePath
 
 
 def append(table: LakePath, rows: int = 3, user_metadata: str | None = None) -> None:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from include.lake.object_path import LakePath, names
+from include.lake.paths import LakePath, names
 from include.settings import settings
 from tests.support.delta_log import added, commit, commit_info
 

@@ -11,7 +11,7 @@ import boto3
 import pyarrow.parquet
 from sqlalchemy import Engine, MetaData, select
 
-from include.lake.object_path import ObjectPath
+from include.lake.paths import ObjectPath
 
 PAGES = ("jobs", "stages", "storage", "environment", "executors", "SQL", "StreamingQuery")
 

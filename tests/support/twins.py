@@ -18,7 +18,7 @@ from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path import path
 from include.engine.tables import create_table
 from include.flows import resume_position
-from include.monitoring import row_outcomes
+from include.ledger import row_outcomes
 from include.settings import settings
 from include.spec import Delta, Table
 

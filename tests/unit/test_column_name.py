@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from include.spec import column_name
+from include.spec import ddl
 
 EQUAL = [
     ("\u00b5g", "\u03bcg", "\u039cG"),
@@ -20,12 +20,12 @@ EQUAL = [
 
 @pytest.mark.parametrize("names", EQUAL)
 def test_names_of_one_column_have_one_key(names: tuple[str, ...]):
-    assert len({column_name.key(name) for name in names}) == 1
+    assert len({ddl.key(name) for name in names}) == 1
 
 
 def test_names_of_several_columns_have_several_keys():
     names = ["a", "\u00e4", "\u00df", "ss", "_a", "a_", "a.b", "a_b", "\ufb01", "fi", "\u00e9", "e\u0301"]
-    assert len({column_name.key(name) for name in names}) == len(names)
+    assert len({ddl.key(name) for name in names}) == len(names)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_names_of_several_columns_have_several_keys():
     ],
 )
 def test_a_table_spells_a_name_without_what_delta_rejects(name: str, stored: str):
-    assert column_name.stored(name) == stored
-    assert not re.search(r"[ ,;{}()\n\t=]", column_name.stored(name))
+    assert ddl.stored(name) == stored
+    assert not re.search(r"[ ,;{}()\n\t=]", ddl.stored(name))
 
 
 def test_the_most_frequent_spelling_counts_and_the_first_among_equals():
-    assert column_name.most_frequent([("ID", 1), ("id", 2), ("Id", 2), ("b", 1), ("B", 1)]) == {"id": "id", "b": "b"}
+    assert ddl.most_frequent([("ID", 1), ("id", 2), ("Id", 2), ("b", 1), ("B", 1)]) == {"id": "id", "b": "b"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from include.errors import UsageError
-from include.lake.object_path import ObjectPath
+from include.lake.paths import ObjectPath
 from include.settings import HALT_SECONDS, LEASE_CHECK_INTERVAL, LEASE_MARGIN, ROOT, from_environment, kafka_variables
 
 

@@ -23,8 +23,8 @@ DECLARATIONS = (
     "include.errors",
     "include.retention",
     "include.rules",
-    "include.lake.location",
-    "include.lake.object_path",
+    "include.lake.paths",
+    "include.lake.paths",
     "include.tables",
     "include.examples.tables",
 )

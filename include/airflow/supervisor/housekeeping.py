@@ -22,8 +22,8 @@ from include.control import cleanup, incidents
 from include.control.process import OWNER, is_leftover
 from include.control.store import database
 from include.errors import report
-from include.lake import atomic, listing
-from include.lake.object_path import LakePath, names, remove_tree
+from include.lake import directories
+from include.lake.paths import LakePath, names, remove_tree
 from include.settings import settings
 
 DAY_SECONDS = 86_400.0
@@ -115,9 +115,9 @@ def forget_generations(now_seconds: float) -> int:
                 remove_tree(directory)
                 deleted += 1
         # A process that died while it created a generation leaves it unfinished.
-        for unfinished in atomic.unfinished(checkpoints):
+        for unfinished in directories.unfinished(checkpoints):
             if _written_at(unfinished) < now_seconds - retention.SCRATCH_DAYS * DAY_SECONDS:
-                atomic.discard(unfinished)
+                directories.discard(unfinished)
                 deleted += 1
     return deleted
 
@@ -133,7 +133,7 @@ def _jvms_started() -> Iterator[float]:
 def _written_at(generation: LakePath) -> float:
     if isinstance(generation, Path):
         return max(path.stat().st_mtime for path in (generation, *_entries(generation)))
-    times = [file.modified_at for file in listing.files(generation)]
+    times = [file.modified_at for file in directories.files(generation)]
     return max(times) if times else generation.stat().st_mtime
 
 

@@ -4,16 +4,20 @@ Afterwards, it publishes the progress of flows: Kafka consumer groups get offset
 batch.
 """
 
+import math
 import traceback
 from collections.abc import Callable
+from datetime import UTC, datetime
 
+from airflow.sdk import timezone
+from airflow.timetables.base import DataInterval, TimeRestriction
+from airflow.timetables.trigger import CronTriggerTimetable
 from sqlalchemy import Engine
 
 from include import catalog
-from include.airflow import dags, kafka_connections
 from include.airflow.launchers import launch
 from include.airflow.launchers.launch import Launcher, Liveness
-from include.airflow.supervisor import notify, source_health
+from include.airflow.supervisor import kafka_connections, notify, source_health
 from include.catalog import Catalog
 from include.control import acknowledgements, definitions, incidents, schedule
 from include.control.decide import State
@@ -41,7 +45,7 @@ def reconcile_all() -> list[dict[str, str]]:
     shutdown.end(engine, older_than_seconds=shutdown.LONGEST_SECONDS)
     tables = catalog.load()
     schedules = {flow: table.schedule for flow, table in tables.flows.items()}
-    for flow, result in schedule.follow(engine, schedules, dags.next_tick).items():
+    for flow, result in schedule.follow(engine, schedules, next_tick).items():
         print(f"{flow}: by its schedule, it {result}")
     kafka_connections.store(tables)
     launcher = launch.launcher()
@@ -165,3 +169,16 @@ def _publish_offsets() -> None:
 def _publish_lineage() -> None:
     for flow, batch in lineage_loader.emit_events(catalog.load()).items():
         print(f"{flow}: lineage of batch {batch}")
+
+
+def next_tick(schedule: str, after: float) -> float:
+    """The first time of a cron expression after `after`, both in seconds since 1970; infinite if there is none."""
+    interval = DataInterval.exact(timezone.coerce_datetime(datetime.fromtimestamp(after, UTC)))
+    restriction = TimeRestriction(earliest=None, latest=None, catchup=True)
+    timetable = CronTriggerTimetable(schedule, timezone="UTC")
+    try:
+        run_info = timetable.next_dagrun_info(last_automated_data_interval=interval, restriction=restriction)
+    except ValueError:
+        # Such as the 30th of February.
+        return math.inf
+    return math.inf if run_info is None else run_info.run_after.timestamp()

@@ -13,7 +13,7 @@ from include.control.supervision import lag_history
 from include.control.supervision.supervision import SourceHealth
 from include.errors import SluiceError
 from include.kafka import broker
-from include.monitoring import freshness, lag, rejected_rows
+from include.monitoring import lag, rejected_rows, trend
 from include.monitoring.lag import Lag
 from include.spec import Table
 
@@ -51,7 +51,7 @@ def look(engine: Engine, tables: Catalog) -> dict[str, SourceHealth]:
 
 def _broken_promises(tables: Catalog, lags: dict[str, Lag]) -> dict[str, str]:
     """By table, how its freshness promise is broken."""
-    freshness_of = freshness.measure(tables, lags)
+    freshness_of = trend.measure(tables, lags)
     return {
         name: f"what it lacks is {table_freshness.words}"
         for name, table_freshness in freshness_of.items()

@@ -22,7 +22,7 @@ from include.engine.tables.commit import CommitMetadata
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken, FlowFailed, SluiceError
 from include.kafka import broker
-from include.monitoring import row_outcomes
+from include.ledger import row_outcomes
 from include.rules import FAILED
 from include.settings import settings
 from include.spec import Kafka, Table

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from include.checkpoints import checkpoint_files
 from include.engine.batch import merge_changes, quality, read, storable
 from include.flows import resume_position
-from include.lake.object_path import LakePath
+from include.lake.paths import LakePath
 from include.rules import Rule
 from include.spec import Expect, Table, Upsert, Watermark
 

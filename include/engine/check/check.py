@@ -27,7 +27,7 @@ from include.errors import DeclarationError, SetupError, report
 from include.project.declaration import declaration_error
 from include.project.examination import Examination
 from include.settings import settings
-from include.spec import FILES_SCHEMA, Bucket, Cast, Delta, Files, Kafka, Table, Upsert, column_name
+from include.spec import FILES_SCHEMA, Bucket, Cast, Delta, Files, Kafka, Table, Upsert, ddl
 
 # PySpark logs each analysis error as a line of JSON, which repeats the sentence printed here.
 LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -88,9 +88,9 @@ def _check_columns_of_files(table: Table, rows: DataFrame, tables: Catalog) -> N
     if not isinstance(table.parse, Cast) or not _reads_files(table, tables):
         return
     assert isinstance(table.source, Delta)
-    known = set(map(column_name.key, rows.columns))
+    known = set(map(ddl.key, rows.columns))
     for name in table.parse.into:
-        if column_name.key(name) not in known:
+        if ddl.key(name) not in known:
             raise declaration_error(
                 table,
                 f"Cast of '{name}', which {table.source.table} has not so far: declare `{name} STRING` in the schema "

@@ -18,7 +18,7 @@ from include.engine.check.checked_schema import schema_of
 from include.engine.session import jvm_of
 from include.errors import DeclarationError
 from include.project.declaration import declaration_error, suggest
-from include.spec import Expect, References, Rule, Table, Upsert, column_name, ddl
+from include.spec import Expect, References, Rule, Table, Upsert, ddl
 
 
 def declared_rows(source: DataFrame, table: Table) -> DataFrame:
@@ -103,16 +103,16 @@ def _transformed(rows: DataFrame, table: Table) -> DataFrame:
 
 
 def _check_columns(table: Table, rows: DataFrame) -> None:
-    columns = [column_name.folded(name) for name in rows.columns]
+    columns = [ddl.folded(name) for name in rows.columns]
     origin = "its transform" if table.transform else "its source"
     mistakes = []
     for name in (field.name for field in _fields(table)):
-        if column_name.folded(name) not in columns:
+        if ddl.folded(name) not in columns:
             others = [column for column in rows.columns if column not in schema_of(table).fieldNames()]
             instead = "make it" if table.transform else "write a transform that makes it"
             hint = suggest(name, others, or_else=f"{instead}, or take it out of the schema")
             mistakes.append(f"{origin} lacks '{name}', which the schema names: {hint}")
-        elif columns.count(column_name.folded(name)) > 1:
+        elif columns.count(ddl.folded(name)) > 1:
             mistakes.append(f"{origin} has two columns '{name}': rename one of them")
     _refuse(table, mistakes)
 

@@ -12,7 +12,7 @@ from include.engine.check.analysis_errors import sentence
 from include.engine.session import jvm_of
 from include.project.columns import INVALID_NAME_CHARACTERS
 from include.project.declaration import declaration_error
-from include.spec import Table, column_name
+from include.spec import Table, ddl
 
 UNSTORABLE = re.compile(r"\b(void|interval|time\(|char\(|varchar\(|collate)")
 
@@ -58,12 +58,12 @@ def _check_fields(table: Table, path: str, type_: T.DataType) -> None:
         _check_fields(table, path, type_.keyType)
         _check_fields(table, path, type_.valueType)
     elif isinstance(type_, T.StructType):
-        names = [column_name.folded(field.name) for field in type_]
+        names = [ddl.folded(field.name) for field in type_]
         for field in type_:
             if INVALID_NAME_CHARACTERS.search(field.name):
                 raise declaration_error(
                     table, f"field '{path}.{field.name}' has a character that Delta refuses: use letters, digits and _"
                 )
-            if names.count(column_name.folded(field.name)) > 1:
+            if names.count(ddl.folded(field.name)) > 1:
                 raise declaration_error(table, f"field '{path}.{field.name}' stands in its struct twice: take one out")
             _check_fields(table, f"{path}.{field.name}", field.dataType)

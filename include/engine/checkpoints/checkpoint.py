@@ -19,8 +19,8 @@ from include.errors import FlowBroken, FlowFailed, LeaseHeld
 from include.flows.resume_position import StartPosition, after_last_commit, identity, last_commit_metadata
 from include.kafka import topics
 from include.kafka.retention import LostOffsets
-from include.lake import atomic
-from include.lake.object_path import LakePath
+from include.lake import directories
+from include.lake.paths import LakePath
 from include.recovery import unseeded_generations
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -261,4 +261,4 @@ def add_topics(flow_checkpoint: Checkpoint, flow: Table, new_topics: dict[str, s
 
 
 def _write_owner(path: LakePath, **changed: Any) -> None:
-    atomic.write_text(path / OWNER, json.dumps({**checkpoint_files.owner(path), **changed}))
+    directories.write_text(path / OWNER, json.dumps({**checkpoint_files.owner(path), **changed}))

@@ -10,7 +10,7 @@ from typing import Any
 from include import catalog
 from include.checkpoints import checkpoint_files
 from include.errors import FlowBroken
-from include.lake.object_path import LakePath
+from include.lake.paths import LakePath
 from include.spec import Avro, Debezium, Files, Json, Parse, Table, Transform, ddl
 from include.spec.origin import NOT_SENT
 

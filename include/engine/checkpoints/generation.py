@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from include.checkpoints import landing_folder
 from include.checkpoints.checkpoint_files import OWNER
 from include.flows.resume_position import StartPosition
-from include.lake import atomic
-from include.lake.object_path import LakePath
+from include.lake import directories
+from include.lake.paths import LakePath
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -21,7 +21,7 @@ def begin(home: LakePath, number: int, owner: dict[str, Any], beginning: StartPo
     """
     is_seeded = beginning.offset is not None
     document = {"definitions": [], **owner, "generation": number, "after": beginning.after, "first": int(is_seeded)}
-    with atomic.new_directory(home / str(number)) as directory:
+    with directories.new_directory(home / str(number)) as directory:
         (directory / OWNER).write_text(json.dumps(document))
         if is_seeded:
             _seed(directory, beginning.offset, str(spark.conf.get(SHUFFLE_PARTITIONS)))

@@ -5,7 +5,7 @@ from typing import Any
 
 from include.checkpoints import checkpoint_files
 from include.errors import FlowBroken
-from include.lake.object_path import names
+from include.lake.paths import names
 from include.settings import settings
 from include.spec import Table
 

@@ -21,7 +21,7 @@ from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.internals import unexpected
 from include.engine.fast_path.transaction import Target
 from include.lake import clients
-from include.lake.object_path import LakePath
+from include.lake.paths import LakePath
 from include.maintenance import plan as planning
 
 BATCH_ROWS = 64 * 1024

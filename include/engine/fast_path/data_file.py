@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from include.engine.fast_path import statistics
 from include.engine.fast_path.features import Layout, NotSupported
-from include.lake.object_path import LakePath
+from include.lake.paths import LakePath
 from include.settings import settings
 
 # Integers and decimals as Spark writes them, so that all files of a table have the same types.

@@ -15,7 +15,7 @@ from include.delta import commit_history
 from include.delta.delta_log import DeltaLog
 from include.engine.fast_path.features import Layout, layout
 from include.engine.fast_path.internals import Internals, internals
-from include.lake.object_path import LakePath, ObjectStat
+from include.lake.paths import LakePath, ObjectStat
 from include.settings import settings
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from unicodedata import category
 
-from include.spec import column_name
+from include.spec import ddl
 
 # Longest header in a message.
 SHOWN_CHARACTERS = 80
@@ -45,8 +45,8 @@ def unrelated(headers: Sequence[Collection[str]], columns: Collection[str]) -> l
     compared without case, and unnamed columns never match. An accepted header adds its names. So a retry, after the
     batch has added columns, accepts the same headers.
     """
-    names = [frozenset(column_name.key(name) for name in header if not UNNAMED.fullmatch(name)) for header in headers]
-    related_names = {column_name.key(column) for column in columns}
+    names = [frozenset(ddl.key(name) for name in header if not UNNAMED.fullmatch(name)) for header in headers]
+    related_names = {ddl.key(column) for column in columns}
     if not related_names and names:
         frequencies = Counter(names)
         most_frequent = max(frequencies, key=lambda header: (frequencies[header], len(header)))
@@ -62,7 +62,7 @@ def separator_reason(header: Sequence[str], columns: Collection[str], separator:
     """Returns a sentence if the header is a single name that another separator would divide; else nothing."""
     [name, *others] = header
     likely = max(SEPARATORS.replace(separator, ""), key=name.count)
-    if others or not name.count(likely) or column_name.key(name) in map(column_name.key, columns):
+    if others or not name.count(likely) or ddl.key(name) in map(ddl.key, columns):
         return ""
     return f"its header {_shortened(header)} is one name: declare separator={likely!r} if that divides its columns"
 

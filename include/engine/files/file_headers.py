@@ -20,7 +20,7 @@ from include.engine.files import avro_header, csv_header, parquet_pages, text_fi
 from include.errors import Unreachable
 from include.lake import outages
 from include.settings import settings
-from include.spec import FILES_SCHEMA, Files, Table, column_name, ddl
+from include.spec import FILES_SCHEMA, Files, Table, ddl
 
 UNREADABLE, VANISHED, EMPTY = "unreadable", "vanished", "empty"
 THREADS = 16
@@ -242,9 +242,9 @@ def _require_distinct(names: Iterable[str]) -> None:
     """Raises OSError for columns that Spark takes for one."""
     seen: dict[str, str] = {}
     for name in names:
-        if other := seen.get(column_name.folded(name)):
+        if other := seen.get(ddl.folded(name)):
             raise OSError(f"it has the columns '{other}' and '{name}', which Spark takes for one: rename one of them")
-        seen[column_name.folded(name)] = name
+        seen[ddl.folded(name)] = name
 
 
 def _empty(path: str) -> FileHeader:

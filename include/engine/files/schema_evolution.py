@@ -12,9 +12,9 @@ from include.engine.files.csv_header import is_readable
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken
 from include.settings import settings
-from include.spec import FILES_SCHEMA, Files, Table, column_name, ddl
+from include.spec import FILES_SCHEMA, Files, Table, ddl
 
-FILE_COLUMNS = {column_name.key(name) for name in ddl.columns(FILES_SCHEMA)}
+FILE_COLUMNS = {ddl.key(name) for name in ddl.columns(FILES_SCHEMA)}
 # Limits the damage of keys that are data, such as customer ids.
 MOST_COLUMNS = 1_000
 STORABLE = (
@@ -48,17 +48,17 @@ class Columns:
 
     def of(self, name: str, type_: T.DataType) -> T.StructField | None:
         """Returns the table column for a file column of this type; None if the table lacks it or its type differs."""
-        field = self.stored.get(column_name.key(name))
+        field = self.stored.get(ddl.key(name))
         return field if field and fits(type_, field.dataType) else None
 
     def similar(self, name: str, type_: T.DataType) -> T.StructField | None:
         """Returns the table column that can hold some values of a file column, if both are numbers."""
-        field = self.stored.get(column_name.key(name))
+        field = self.stored.get(ddl.key(name))
         is_number = field and isinstance(field.dataType, NUMBERS) and isinstance(type_, NUMBERS)
         return field if is_number else None
 
     def leaves_out(self, name: str) -> bool:
-        return self.drops and column_name.key(name) not in self.stored
+        return self.drops and ddl.key(name) not in self.stored
 
 
 def add_columns(spark: SparkSession, table: Table, file_columns: Iterable[FileColumn]) -> Columns:
@@ -90,18 +90,16 @@ def _resolve_columns(
     """Returns the table's columns for a batch with these file columns, and those that are new. Raises FlowBroken."""
     source = table.source
     assert isinstance(source, Files)
-    stored = {
-        key: stored_field for stored_field in schema if (key := column_name.key(stored_field.name)) not in FILE_COLUMNS
-    }
+    stored = {key: stored_field for stored_field in schema if (key := ddl.key(stored_field.name)) not in FILE_COLUMNS}
     adds_columns = source.new_columns == "add" or not stored
     new_columns: list[T.StructField] = []
     file_columns = list(file_columns)
-    spellings = column_name.most_frequent((column.name, column.count) for column in file_columns)
+    spellings = ddl.most_frequent((column.name, column.count) for column in file_columns)
     for column in file_columns:
-        key = column_name.key(column.name)
+        key = ddl.key(column.name)
         field = stored.get(key)
         if field is None and adds_columns and _can_be_column(column) and len(stored) < MOST_COLUMNS:
-            new_columns.append(T.StructField(column_name.stored(spellings[key]), widest(column.kind)))
+            new_columns.append(T.StructField(ddl.stored(spellings[key]), widest(column.kind)))
             stored[key] = new_columns[-1]
         elif source.new_columns == "fail" and not (field and fits(column.kind, field.dataType)):
             raise _refusal(table, column, field)
@@ -130,9 +128,9 @@ def widest(type_: T.DataType) -> T.DataType:
 def is_storable(type_: T.DataType) -> bool:
     """Whether Delta and all its readers support the type."""
     if isinstance(type_, T.StructType):
-        return all(
-            is_storable(field.dataType) and not column_name.INVALID.search(field.name) for field in type_
-        ) and bool(type_)
+        return all(is_storable(field.dataType) and not ddl.INVALID.search(field.name) for field in type_) and bool(
+            type_
+        )
     if isinstance(type_, T.ArrayType):
         return is_storable(type_.elementType)
     if isinstance(type_, T.MapType):
@@ -141,9 +139,9 @@ def is_storable(type_: T.DataType) -> bool:
 
 
 def _can_be_column(column: FileColumn) -> bool:
-    name = column_name.stored(column.name)
+    name = ddl.stored(column.name)
     is_name = bool(name) and is_readable(name)
-    return is_name and column_name.key(name) not in FILE_COLUMNS and is_storable(column.kind)
+    return is_name and ddl.key(name) not in FILE_COLUMNS and is_storable(column.kind)
 
 
 def _refusal(table: Table, column: FileColumn, field: T.StructField | None) -> FlowBroken:

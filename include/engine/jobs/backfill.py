@@ -26,7 +26,7 @@ from include.flows import resume_position
 from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
 from include.recovery import giving_up, unseeded_generations
-from include.recovery.backfills import preview, range_for_reader, readers, replacing_commit
+from include.recovery.backfill import preview, range_for_reader, readers, replacing_commit
 from include.settings import settings
 from include.spec import Table
 

@@ -15,7 +15,7 @@ from include.engine.jobs.backfill_rows import condition
 from include.engine.tables import commit
 from include.engine.tables.read_table import read_table
 from include.flows.batches import BACKFILL
-from include.recovery import backfills
+from include.recovery import backfill
 from include.settings import settings
 from include.spec import Table, Upsert
 
@@ -63,7 +63,7 @@ def replace_table(
     spark = rows.sparkSession
     count = _stored_range(spark, table, table.name, job).count()
     positions = {flow: last_commit["source_to"] for flow, last_commit in commits.items()}
-    once = commit.idempotent_write_conf(backfills.txn_app_id(job), 1)
+    once = commit.idempotent_write_conf(backfill.txn_app_id(job), 1)
     with commit.user_metadata(
         spark, {**metadata, BACKFILL: {**commit_metadata(job, count), "position": positions}}, once
     ):

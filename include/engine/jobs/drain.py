@@ -13,7 +13,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine.jobs import shadow_table
 from include.engine.jobs.window import Worker
 from include.errors import FlowFailed
-from include.recovery.backfills import readers
+from include.recovery.backfill import readers
 from include.settings import settings
 from include.spec import Table
 

@@ -24,10 +24,10 @@ from include.engine.jobs.table_window import Window
 from include.engine.jobs.window import Worker
 from include.engine.tables import commit
 from include.errors import FlowFailed, LeaseHeld, LedgerMismatch, SluiceError, Unreachable, UsageError
-from include.lake.object_path import LakePath
+from include.lake.paths import LakePath
 from include.ledger import verify
 from include.project.ranges import Slice
-from include.recovery import rewind_plan, rewind_state
+from include.recovery import rewind_plan
 from include.recovery.rewind_plan import RewindPlan
 from include.settings import settings
 from include.spec import Table
@@ -150,8 +150,8 @@ def _replan(worker: Worker, rewind: Rewind) -> Rewind:
 
 def _in_window(worker: Worker, rewind: Rewind, table: Table) -> None:
     if all(
-        rewind_state.holds_version(name, version)
-        for name, version in rewind_state.versions(rewind.cut[table.name], table).items()
+        rewind_plan.holds_version(name, version)
+        for name, version in rewind_plan.versions(rewind.cut[table.name], table).items()
     ):
         return
     number = windows.plan(worker.engine, table.name, rewind.who, f"rewind {rewind.number} to {rewind.moment}", True)
@@ -165,8 +165,8 @@ def _in_window(worker: Worker, rewind: Rewind, table: Table) -> None:
 def _restore(open_window: Window, rewind: Rewind) -> None:
     table = open_window.table
     metadata = open_window.begin(STEP, table.name)
-    for name, version in rewind_state.versions(rewind.cut[table.name], table).items():
-        if rewind_state.holds_version(name, version):
+    for name, version in rewind_plan.versions(rewind.cut[table.name], table).items():
+        if rewind_plan.holds_version(name, version):
             continue
         rewind_metadata = {"number": rewind.number, "key": rewind.key, "to": version}
         with commit.user_metadata(open_window.spark, {**metadata, REWIND: rewind_metadata}, {}):
@@ -176,7 +176,7 @@ def _restore(open_window: Window, rewind: Rewind) -> None:
 
 def _begin_generations(worker: Worker, rewind: Rewind, tables: list[Table]) -> None:
     """Begins new generations of the flows that write or read a restored table."""
-    for flow in list(rewind_state.flows_to_renew(rewind, tables)):
+    for flow in list(rewind_plan.flows_to_renew(rewind, tables)):
         reset = Reset(flow.flow, False, rewind.who, f"rewind {rewind.number}")
         number, _ = checkpoint.begin_next_generation(worker.spark, flow, reset)
         checkpoint.release(flow.flow)
@@ -186,12 +186,12 @@ def _begin_generations(worker: Worker, rewind: Rewind, tables: list[Table]) -> N
 def _require_restored(rewind: Rewind, tables: list[Table]) -> None:
     """Raises FlowFailed if a restored table does not hold exactly the files of its version."""
     for table in tables:
-        for name, version in rewind_state.versions(rewind.cut[table.name], table).items():
+        for name, version in rewind_plan.versions(rewind.cut[table.name], table).items():
             log = DeltaLog(_path(name))
             expected_files, files = (
                 {file.path for file in log.state_at(at_version).live} for at_version in (version, log.newest)
             )
-            if expected_files != files and rewind_state.was_restored(name, rewind):
+            if expected_files != files and rewind_plan.was_restored(name, rewind):
                 raise FlowFailed(
                     f"{name}: it does not hold what it held at version {version}, so somebody has written to it: look "
                     f"at `python -m include.ledger inspect {table.name}`, and run the rewind again"

@@ -28,7 +28,7 @@ from include.errors import FlowFailed
 from include.flows import resume_position
 from include.flows.batches import BACKFILL
 from include.flows.resume_position import StartPosition
-from include.recovery import backfills, lost_on_refresh, unseeded_generations
+from include.recovery import backfill, unseeded_generations
 from include.recovery.unseeded_generations import SEED
 from include.settings import settings
 from include.spec import Files, Kafka, Table
@@ -44,7 +44,7 @@ def put_in_place(worker: Worker, table: Table, job: Backfill, metadata: dict[str
     spark, path = worker.spark, settings().table_path(table.name)
     unseeded_generations.discard(table)
     if isinstance(table.source, Files):
-        lost_on_refresh.missing_files(table, lost_on_refresh.stored_file_names(shadow_table.shadow_of(table).name))
+        backfill.missing_files(table, backfill.stored_file_names(shadow_table.shadow_of(table).name))
     seeds = {flow.flow: _begin_generation(worker, flow, shadow_table.shadow_of(flow)) for flow in table.flows}
     shadow = shadow_table.shadow_of(table)
     if settings().is_stored(shadow.quarantine):
@@ -58,7 +58,7 @@ def put_in_place(worker: Worker, table: Table, job: Backfill, metadata: dict[str
     rows = read_table(spark, shadow.name)
     backfill_metadata = {**backfill_commits.commit_metadata(job, read_table(spark, table.name).count()), "anew": seeds}
     with commit.user_metadata(
-        spark, {**metadata, BACKFILL: backfill_metadata}, commit.idempotent_write_conf(backfills.txn_app_id(job), 1)
+        spark, {**metadata, BACKFILL: backfill_metadata}, commit.idempotent_write_conf(backfill.txn_app_id(job), 1)
     ):
         writer = table_rows.coalesce_small(rows, rows.count()).write.format("delta").mode("overwrite")
         writer = writer.partitionBy(*table.partition_by) if table.partition_by else writer

@@ -21,7 +21,7 @@ from include.engine.tables import create_table
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken, UsageError
 from include.flows import resume_position
-from include.lake.object_path import LakePath, remove_tree
+from include.lake.paths import LakePath, remove_tree
 from include.settings import settings
 from include.spec import Delta, Files, Table
 

@@ -23,10 +23,9 @@ from include.engine.session import late_commits_fail
 from include.engine.stream.host import Host
 from include.engine.tables import maintain
 from include.errors import FlowFailed, SluiceError
-from include.maintenance import policy, table_state, vacuum_guard
+from include.maintenance import table_state, vacuum_guard
 from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
-from include.maintenance.policy import CompactionPlace
-from include.maintenance.table_state import TableSurvey
+from include.maintenance.table_state import CompactionPlace, TableSurvey
 from include.spec import Table
 
 
@@ -46,7 +45,7 @@ class Window:
 
     def run(self, halt: Callable[[str], None]) -> None:
         """Does the maintenance in the window. Parameters and errors: as for `open`."""
-        place, _ = policy.place_of_compaction(self.table, late_commits_fail(self.spark))
+        place, _ = table_state.place_of_compaction(self.table, late_commits_fail(self.spark))
         if place is not CompactionPlace.ONLINE:
             with self.open(halt):
                 self.maintain(MERGE, OPTIMIZE, VACUUM, CLEAN_LOG)

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from include.engine.stream import pace
 from include.engine.stream.trigger_clock import TriggerClock
-from include.lake.object_path import LakePath
+from include.lake.paths import LakePath
 from include.settings import settings
 from include.spec import Delta, Table
 

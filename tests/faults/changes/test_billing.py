@@ -23,7 +23,7 @@ from include import spec
 from include.catalog import Catalog
 from include.errors import SetupError, Unreachable, UsageError
 from include.examples import connector
-from include.ledger import trace, verify
+from include.ledger import explain, verify
 from include.project.sources import CHANGE_FEED_PROPERTY
 from include.settings import settings
 from include.spec import Debezium, Delta, Json, Kafka, Lookup, Table, Upsert
@@ -142,7 +142,7 @@ def explained(billing: Billing, silver: Table, key: bytes) -> list[str]:
     """For each change of this key in the topic, what `explain` says of it in silver."""
     tables = Catalog({table.name: table for table in (billing.bronze, silver)})
     messages = [message for message in billing.messages() if message.key == key]
-    steps = [trace.of_record(tables, billing.topic, message.partition, message.offset)[0] for message in messages]
+    steps = [explain.of_record(tables, billing.topic, message.partition, message.offset)[0] for message in messages]
     return [step.below[0].sentence.split("; ")[-1] for step in steps]
 
 

@@ -26,7 +26,7 @@ from include.control.store.schema import runs
 from include.control.supervision import supervision
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import Unreachable
-from include.lake.object_path import ObjectPath
+from include.lake.paths import ObjectPath
 from include.ledger import verify
 from include.local.object_store import ObjectStore
 from include.local.status import summary

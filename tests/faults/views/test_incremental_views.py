@@ -13,8 +13,7 @@ from include.cli.rows import entry_line
 from include.delta.delta_log import DeltaLog
 from include.engine.tables import commit
 from include.flows import refreshes
-from include.ledger import inspection, verify
-from include.monitoring import row_outcomes
+from include.ledger import inspection, row_outcomes, verify
 from include.settings import settings
 from include.spec import Delta, Expect, Replace, Table
 from tests.support.flows import FULL, rows_of

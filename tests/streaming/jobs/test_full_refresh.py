@@ -17,7 +17,7 @@ from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable, Usage
 from include.ledger import verify
 from include.monitoring import outdated_rows
 from include.project.ranges import Slice
-from include.recovery.backfills import preview
+from include.recovery.backfill import preview
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert
 from tests.support.backfills import Backfills, Killed

@@ -12,7 +12,7 @@ from include.control.store import database
 from include.delta import stored_table
 from include.errors import FlowBroken
 from include.ledger import verify
-from include.recovery import skipping
+from include.recovery import reset
 from include.rules import FAILED
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
@@ -128,7 +128,7 @@ def test_a_skipped_batch_of_a_topic_counts_its_offsets(topic, run_once, name):
 
 
 def leave_out(table: Table) -> None:
-    command = Command(Action.SKIP, (table.flow,), "ann", "poison", planned=skipping.planned(table))
+    command = Command(Action.SKIP, (table.flow,), "ann", "poison", planned=reset.planned(table))
     (result,) = commands.execute(database.connect(settings().control_url), command)
     assert "leaves out batch" in result
     assert "left out already" in commands.execute(database.connect(settings().control_url), command)[0]

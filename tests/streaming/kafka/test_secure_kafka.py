@@ -25,7 +25,7 @@ from include.errors import FlowBroken
 from include.kafka import broker, cluster, topics
 from include.kafka.broker import Topics
 from include.kafka.cluster import AccessRefused, Cluster
-from include.ledger import provenance, trace, verify
+from include.ledger import explain, verify
 from include.local import java
 from include.monitoring import consumer_groups, graph, lag, lineage, lineage_loader
 from include.monitoring.consumer_groups import Mirrored
@@ -154,9 +154,9 @@ def test_topics_of_the_same_name_in_two_clusters_do_not_mix(
     assert {"cluster": "eu"}.items() <= owner(settings().checkpoints(eu.flow) / "1")["source"].items()
     assert "cluster" not in owner(settings().checkpoints(default.flow) / "1")["source"], "as older releases write it"
 
-    in_default, in_other = trace.of_record(tables, here.name, 0, 1)
+    in_default, in_other = explain.of_record(tables, here.name, 0, 1)
     assert ("of cluster 'eu'" in in_default.sentence, "of cluster 'eu'" in in_other.sentence) == (False, True)
-    for line in origin_lines(provenance.of_version(tables, eu, in_other.versions[0])):
+    for line in origin_lines(explain.of_version(tables, eu, in_other.versions[0])):
         assert line.endswith(f"{here.name}/0 0 to 2 of cluster 'eu'")
     addresses = [f"kafka://{broker}", f"kafka://127.0.0.1:{secure_broker.ports['PLAIN']}"]
     inputs = [lineage.event_of(table, newest_commit(table)).inputs[0] for table in (default, eu)]

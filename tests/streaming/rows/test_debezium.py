@@ -7,8 +7,7 @@ import pytest
 from include.delta.delta_log import DeltaLog
 from include.engine.fast_path import path
 from include.errors import LedgerMismatch
-from include.ledger import verify
-from include.monitoring import row_outcomes
+from include.ledger import row_outcomes, verify
 from include.settings import settings
 from include.spec import Debezium, Delta, Table, Upsert
 from tests.support.flows import only_in_full_runs, rows_of

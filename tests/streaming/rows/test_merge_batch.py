@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from include.cli.rows import entry_line, outcome_line
 from include.flows.batches import BatchHistory
-from include.monitoring import row_outcomes
+from include.ledger import row_outcomes
 from include.spec import Delta, Expect, Json, Table, Upsert
 from tests.support.backfills import Backfills
 from tests.support.batches import BatchWriter

@@ -23,8 +23,8 @@ from include.delta.delta_log import DeltaLog
 from include.engine.jobs import window
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
-from include.lake.object_path import ObjectPath
-from include.ledger import inspection, provenance, quarantine, trace, verify
+from include.lake.paths import ObjectPath
+from include.ledger import explain, inspection, quarantine, verify
 from include.maintenance import table_state, vacuum_guard
 from include.monitoring import status
 from include.settings import settings
@@ -81,9 +81,9 @@ def test_rows_pass_all_layers_and_every_reader_without_a_jvm_finds_them(chain, r
     tables = Catalog({table.name: table for table in chain.all})
     inspected = inspection.inspect(silver, 2)
     assert (inspected.states, inspected.rows, inspected.faults) == ({"committed": 2}, 12, [])
-    [step] = trace.of_record(tables, chain.topic.name, 0, 0)
+    [step] = explain.of_record(tables, chain.topic.name, 0, 0)
     assert step.table == bronze.name
-    origin = provenance.of_version(tables, gold, DeltaLog(settings().table_path(gold.name)).newest)
+    origin = explain.of_version(tables, gold, DeltaLog(settings().table_path(gold.name)).newest)
     assert (origin.table, len(origin.reads), origin.above and origin.above.table) == (gold.name, 1, silver.name)
     assert {row.rules[0] for row in quarantine.sample(silver, 10).rows} == {"is_number"}
     assert [(entry.lag.is_up_to_date, entry.in_flight) for entry in status.statuses(tables)] == [(True, None)] * 3

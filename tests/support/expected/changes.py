@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from include.ledger import change_outcomes
+from include.ledger import row_outcomes
 
 # Of a key: two values, a sequence, and whether the change deletes the key.
 Change = tuple[int, str | None, str | None, int, bool]
@@ -85,7 +85,7 @@ def outcomes(
     truncates: tuple[Sequence[int], Sequence[int]] = ((), ()),
 ) -> dict[str, int]:
     """What a batch of changes does to its keys. truncates: their sequences, before the batch and in it."""
-    counts = dict.fromkeys(change_outcomes.OUTCOMES, 0)
+    counts = dict.fromkeys(row_outcomes.OUTCOMES, 0)
     by_key: dict[int, list[Change]] = {change[0]: [] for change in batch}
     for change in seen:
         by_key.setdefault(change[0], []).append(change)

@@ -10,7 +10,7 @@ from include.catalog import Catalog
 from include.delta import versions
 from include.errors import FlowBroken, Unreachable
 from include.flows import refreshes
-from include.monitoring import freshness, lag, lineage
+from include.monitoring import lag, lineage, trend
 from include.settings import settings
 from include.spec import Delta, Kafka, Replace, Table
 from tests.support import lake
@@ -89,7 +89,7 @@ def test_a_view_is_no_older_because_the_table_that_it_pins_went_on():
         "gold.yesterday.yesterday": 0,
         "gold.pinned": 0,
     }
-    fresh = freshness.measure(TABLES, lags)
+    fresh = trend.measure(TABLES, lags)
     assert fresh["gold.pinned"].is_kept
     assert not fresh["gold.yesterday"].is_kept
     assert [table.name for table in TABLES.below(EVENTS.name)] == ["gold.yesterday"]

@@ -20,7 +20,7 @@ from include.engine.batch.merge_changes import (
     VALID_FROM,
     VALID_TO,
 )
-from include.ledger import change_outcomes
+from include.ledger import row_outcomes
 from include.spec import Upsert
 from tests.support.expected.changes import (
     Change,
@@ -87,7 +87,7 @@ class MergedTable:
         rows = self.spark.createDataFrame([row for row in self.rows if row.id in touched], merged.schema)
         result = merged.unionByName(rows.withColumn(SHOWN, F.lit(None).cast("boolean")))
         counted = key_outcomes.count(changes, result, self.write, len(new))
-        return change_outcomes.of({"changes": asdict(counted)}, {})
+        return row_outcomes.of({"changes": asdict(counted)}, {})
 
 
 PLAIN = ("id", "place", "mood", "seq")

@@ -21,7 +21,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine.batch.quality import RowCounts
 from include.engine.tables import commit, create_table
 from include.errors import FlowBroken, Unreachable
-from include.monitoring import row_outcomes
+from include.ledger import row_outcomes
 from include.rules import Expect, not_null, one_of, references, unique
 from include.settings import settings
 from include.spec import Append, Delta, Json, Table, Watermark

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from include.delta.delta_log import DeltaLog
 from include.engine.tables import commit
-from include.monitoring.row_outcomes import Batch
+from include.ledger.row_outcomes import Batch
 from include.rules import Expect
 from include.settings import settings
 from include.spec import Append, Delta, Table, Watermark

@@ -12,11 +12,11 @@ from include.cli.status import text as status_text
 from include.control.store import database
 from include.errors import FlowBroken, LedgerMismatch, UsageError
 from include.flows import refreshes
-from include.ledger import inspection, provenance, verify
+from include.ledger import explain, inspection, row_outcomes, verify
 from include.maintenance import table_state, vacuum_guard
-from include.maintenance.policy import CompactionPlace, place_of_compaction
-from include.monitoring import freshness, graph, lag, lineage, row_outcomes, status
-from include.monitoring.lag_trend import Direction
+from include.maintenance.table_state import CompactionPlace, place_of_compaction
+from include.monitoring import graph, lag, lineage, status, trend
+from include.monitoring.trend import Direction
 from include.settings import settings
 from include.spec import Delta, Expect, Kafka, Replace, Table
 from tests.support import lake
@@ -176,7 +176,7 @@ def test_a_view_is_as_stale_as_the_oldest_commit_of_a_source_that_it_has_not_rea
     lags = lag.measure(TABLES.readers.values(), timeout_seconds=0.2)
     # The flows are made up to date, so that only the lag of the views counts.
     flow_lags = {name: replace(lags["gold.above"], flow=name) for name in TABLES.flows}
-    freshness_of = freshness.measure(TABLES, {**lags, **flow_lags})
+    freshness_of = trend.measure(TABLES, {**lags, **flow_lags})
     assert freshness_of["gold.joined"].seconds == pytest.approx(time.time() - NOW + 600, abs=60)
     assert (freshness_of["gold.joined"].by, freshness_of["gold.joined"].is_kept) == ("gold.joined.buys", False)
     # This view has read all of its source, and the source lacks that commit.
@@ -224,7 +224,7 @@ def test_inspect_tells_each_refresh_with_its_run_and_what_it_read(made):
     newest, previous = map(entry_line, result.newest)
     assert newest.endswith(": 12 rows from silver.clicks version 1, silver.buys version 0, in run 'tuesday'")
     assert previous.endswith(": 10 rows from silver.clicks version 0, silver.buys version 0, in run 'monday'")
-    origin = provenance.of_version(TABLES, JOINED, 1)
+    origin = explain.of_version(TABLES, JOINED, 1)
     assert list(origin_lines(origin)) == [
         "  version 1 of gold.joined is a refresh: 12 rows from silver.clicks version 1, silver.buys version 0, in run "
         "'tuesday'"

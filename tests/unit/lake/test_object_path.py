@@ -12,8 +12,8 @@ from include.checkpoints import checkpoint_files
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import Unreachable
-from include.lake import atomic, clients, listing
-from include.lake.object_path import names, remove_tree
+from include.lake import clients, directories
+from include.lake.paths import names, remove_tree
 from include.settings import settings
 from tests.conftest import ROOT, S3_PORT
 from tests.support.s3 import object_lake
@@ -45,11 +45,11 @@ def test_a_directory_holds_what_was_written_into_it_until_it_is_removed(director
     log = table / "_delta_log"
     assert {*names(table)} == {path.name for path in table.iterdir()}
     assert {*names(table)} == {"_delta_log", "day=2026-03-01 a%20b", "day=2026-03-02"}
-    found = {file.path: file.bytes for file in listing.files(table, lambda path: path.startswith("_"))}
+    found = {file.path: file.bytes for file in directories.files(table, lambda path: path.startswith("_"))}
     assert found == {"day=2026-03-01 a%20b/part.parquet": 33, "day=2026-03-02/part.parquet": 27}
     gone = [str(number) for number in range(30)]
-    assert listing.missing(table, [*gone, "day=2026-03-02/part.parquet"]) == gone
-    assert listing.missing(table, ["day=2026-03-02/part.parquet", "1"]) == ["1"]
+    assert directories.missing(table, [*gone, "day=2026-03-02/part.parquet"]) == gone
+    assert directories.missing(table, ["day=2026-03-02/part.parquet", "1"]) == ["1"]
     assert (log / "0.json").read_text() == "_delta_log/0.json"
     assert ((log / "0.json").exists(), log.is_dir(), (table / "1").is_dir()) == (True, True, False)
     with pytest.raises(FileNotFoundError):
@@ -62,21 +62,21 @@ def test_a_directory_holds_what_was_written_into_it_until_it_is_removed(director
 
 
 def test_a_generation_counts_only_when_it_is_complete(directory):
-    with atomic.new_directory(directory / "1") as first:
+    with directories.new_directory(directory / "1") as first:
         (first / "owner.json").write_text("1")
-    with pytest.raises(KeyboardInterrupt), atomic.new_directory(directory / "2") as second:
+    with pytest.raises(KeyboardInterrupt), directories.new_directory(directory / "2") as second:
         (second / "owner.json").write_text("died")
         raise KeyboardInterrupt
     assert checkpoint_files.newest_generation(directory) == 1
-    with atomic.new_directory(directory / "2") as second:
+    with directories.new_directory(directory / "2") as second:
         assert names(second) == []
         (second / "owner.json").write_text("2")
     assert checkpoint_files.newest_generation(directory) == 2
     assert (directory / "2" / "owner.json").read_text() == "2"
-    atomic.withdraw(directory / "2")
+    directories.withdraw(directory / "2")
     assert checkpoint_files.newest_generation(directory) == 1
-    for unfinished in atomic.unfinished(directory):
-        atomic.discard(unfinished)
+    for unfinished in directories.unfinished(directory):
+        directories.discard(unfinished)
     assert names(directory) == ["1"]
 
 
@@ -85,7 +85,7 @@ def test_the_objects_by_which_hadoop_marks_directories_are_no_files_and_go_with_
     for key in ("1/", "1/offsets/", "1/offsets/0", "1/sources/0/", "1/sources/0/0"):
         client.put_object(Bucket=lake.bucket, Key=f"{lake.key}/flow/{key}", Body=b"")
     home = lake / "flow"
-    assert [file.path for file in listing.files(home)] == ["1/offsets/0", "1/sources/0/0"]
+    assert [file.path for file in directories.files(home)] == ["1/offsets/0", "1/sources/0/0"]
     remove_tree(home / "1")
     assert "Contents" not in client.list_objects_v2(Bucket=lake.bucket, Prefix=f"{lake.key}/flow/1/")
     assert checkpoint_files.newest_generation(home) is None

@@ -13,7 +13,7 @@ from include.checkpoints.offset_ranges import OffsetRange
 from include.cli import main as cli
 from include.cli.rows import origin_lines
 from include.errors import UsageError
-from include.ledger import provenance, trace
+from include.ledger import explain
 from include.settings import settings
 from include.spec import Expect, Files, Kafka, Table
 from tests.support.account import StoredTable, delta, kafka_rows, reader
@@ -79,7 +79,7 @@ def made() -> Pipeline:
 
 
 def test_a_version_is_followed_up_to_the_offsets_that_are_in_it(made):
-    origin = provenance.of_version(made.tables, made.silver.table, 2)
+    origin = explain.of_version(made.tables, made.silver.table, 2)
     assert [(read.version, read.index, read.rows) for read in origin.reads] == [(3, 0, 10)]
     assert origin.above is not None
     assert origin.above.ranges == [OffsetRange("t", 0, 20, 30)]
@@ -87,7 +87,7 @@ def test_a_version_is_followed_up_to_the_offsets_that_are_in_it(made):
 
 
 def test_over_two_tables_the_offsets_of_all_batches_are_joined(made):
-    origin = provenance.of_version(made.tables, made.gold.table, 1)
+    origin = explain.of_version(made.tables, made.gold.table, 1)
     assert origin.above is not None
     assert origin.above.above is not None
     assert origin.above.above.ranges == [OffsetRange("t", 0, 0, 30)]
@@ -95,14 +95,14 @@ def test_over_two_tables_the_offsets_of_all_batches_are_joined(made):
 
 def test_a_version_that_is_no_batch_or_not_there_is_refused(made):
     with pytest.raises(UsageError, match="version 0 of bronze.* is a CREATE TABLE"):
-        provenance.of_version(made.tables, made.bronze.table, 0)
+        explain.of_version(made.tables, made.bronze.table, 0)
     with pytest.raises(UsageError, match="--version is 9, and the log of bronze.* holds 0 to 3: name one of these"):
-        provenance.of_version(made.tables, made.bronze.table, 9)
+        explain.of_version(made.tables, made.bronze.table, 9)
 
 
-def follow(pipeline: Pipeline, offset: int) -> tuple[trace.TraceStep, trace.TraceStep, trace.TraceStep]:
+def follow(pipeline: Pipeline, offset: int) -> tuple[explain.TraceStep, explain.TraceStep, explain.TraceStep]:
     [bronze] = [
-        step for step in trace.of_record(pipeline.tables, "t", 0, offset) if step.table == pipeline.bronze.table.name
+        step for step in explain.of_record(pipeline.tables, "t", 0, offset) if step.table == pipeline.bronze.table.name
     ]
     [silver] = bronze.below
     [gold] = silver.below
@@ -132,13 +132,13 @@ def test_a_record_that_is_nowhere_is_told_with_what_its_batch_dropped(made):
 def test_a_record_that_no_batch_has_read_and_an_unknown_topic_are_named():
     # The planned batch must not be visible to the tests that share `made`.
     pipeline = Pipeline()
-    [step] = trace.of_record(pipeline.tables, "t", 0, 30)
+    [step] = explain.of_record(pipeline.tables, "t", 0, 30)
     assert step.sentence.endswith("offset 30 of t/0 no batch has read yet")
     pipeline.bronze.plan(3, end_offset(35))
-    [step] = trace.of_record(pipeline.tables, "t", 0, 30)
+    [step] = explain.of_record(pipeline.tables, "t", 0, 30)
     assert step.sentence.endswith(f"is in batch {pipeline.bronze.table.name} 1/3, which is planned and not written")
     with pytest.raises(UsageError, match="--topic is 'other', and no batch of a stored table has read it"):
-        trace.of_record(pipeline.tables, "other", 0, 1)
+        explain.of_record(pipeline.tables, "other", 0, 1)
 
 
 def test_a_file_is_followed_to_the_version_that_brought_it_and_its_rows_are_counted(tmp_path):
@@ -152,11 +152,11 @@ def test_a_file_is_followed_to_the_version_that_brought_it_and_its_rows_are_coun
         stored_table.write(f"sources/0/{entry}", f"v1\n{json.dumps(log)}")
         begin = {"logOffset": entry - 1} if entry else None
         stored_table.batch(entry, begin, {"logOffset": entry}, rows if entry else rows.slice(0, 0))
-    step = trace.of_file(Catalog({table.name: table}), table, "b.csv")
+    step = explain.of_file(Catalog({table.name: table}), table, "b.csv")
     assert (step.versions, step.rows) == ((2,), 3)
-    assert trace.of_file(Catalog({table.name: table}), table, "a.csv").rows == 0
-    assert "no batch has read yet" in trace.of_file(Catalog({table.name: table}), table, "c.csv").sentence
-    origin = provenance.of_version(Catalog({table.name: table}), table, 2)
+    assert explain.of_file(Catalog({table.name: table}), table, "a.csv").rows == 0
+    assert "no batch has read yet" in explain.of_file(Catalog({table.name: table}), table, "c.csv").sentence
+    origin = explain.of_version(Catalog({table.name: table}), table, 2)
     assert origin.files == [f"{tmp_path}/b.csv"]
     assert DeltaTable(stored_table.path).version() == 2
 

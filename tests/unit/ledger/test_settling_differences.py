@@ -15,7 +15,7 @@ from include.control.store.schema import audits
 from include.errors import LedgerMismatch, UsageError
 from include.flows import resume_position
 from include.flows.batches import BatchHistory
-from include.ledger import faults
+from include.ledger import inspection
 from include.ledger.verify import verify
 from include.settings import settings
 from include.spec import Kafka, Table
@@ -81,7 +81,7 @@ def test_a_commit_that_lost_its_metadata_is_the_batch_that_its_transaction_names
         f"were not counted by rule"
     ]
     history = BatchHistory(stored.table)
-    assert faults.table_faults(history, history.entries()) == []
+    assert inspection.table_faults(history, history.entries()) == []
 
 
 @pytest.mark.parametrize("case", ["of another flow", "without offsets"])

@@ -16,7 +16,7 @@ from include.checkpoints.offset_ranges import kafka_ranges
 from include.errors import LedgerMismatch
 from include.flows.batches import STATES_WITH_ROWS, BatchHistory
 from include.ledger.verify import verify
-from include.ledger.verify_offsets import StoredOffsets
+from include.ledger.verify_sources import StoredOffsets
 from include.settings import settings
 from include.spec import Append, Expect, Kafka, Table
 from tests.support import lake

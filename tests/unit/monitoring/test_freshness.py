@@ -1,9 +1,9 @@
 """The freshness of a table is the age of the oldest data that it lacks, wherever that data waits."""
 
 from include.catalog import Catalog
-from include.monitoring import freshness
-from include.monitoring.freshness import Freshness
+from include.monitoring import trend
 from include.monitoring.lag import Lag
+from include.monitoring.trend import Freshness
 from include.spec import Delta, Kafka, Table
 
 BRONZE = Table(name="bronze.events", source=Kafka("events"), comment="")
@@ -19,7 +19,7 @@ def measure(bronze: float | None, silver: float | None = 0, gold: float | None =
         flow: Lag(flow, "versions", count=int(bool(age)), seconds=age, unknown="away" if age is None else None)
         for flow, age in ages.items()
     }
-    return freshness.measure(TABLES, lags)
+    return trend.measure(TABLES, lags)
 
 
 def test_a_table_is_fresh_while_nothing_is_unread_however_long_ago_something_came():

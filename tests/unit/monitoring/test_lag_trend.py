@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from include.monitoring import lag, lag_trend
-from include.monitoring.lag_trend import Direction, Trend
-from include.monitoring.source_snapshot import SourceSnapshot
+from include.monitoring import lag, trend
+from include.monitoring.lag import SourceSnapshot
+from include.monitoring.trend import Direction, Trend
 from include.spec import Delta, Files, Kafka, Table, Upsert
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 def trend_of(flow: Table) -> Trend:
     sources = SourceSnapshot([flow])
-    return lag_trend.of(flow, lag.lag_of(flow, sources), sources)
+    return trend.of(flow, lag.lag_of(flow, sources), sources)
 
 
 def commit_batch(flow: Table, committed_at: float, end_offset: object, **metadata: object) -> None:

@@ -12,7 +12,7 @@ from include.control.store import database
 from include.errors import FlowBroken
 from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
-from include.recovery.backfills import replacing_commit, txn_app_id
+from include.recovery.backfill import replacing_commit, txn_app_id
 from include.settings import settings
 from tests.support import lake
 

@@ -9,7 +9,7 @@ import pytest
 from include.errors import UsageError
 from include.flows.resume_position import skip_replacements
 from include.flows.timeline import Timeline
-from include.recovery import consistent_versions
+from include.recovery import rewind_plan
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.support import lake
@@ -64,7 +64,7 @@ class Lakehouse:
         tables = {table.name: table for table in self.tables.values()}
         key_by_name = {table.name: key for key, table in self.tables.items()}
         groups = [{self.tables[key].name: version for key, version in versions.items()} for versions in linked_versions]
-        result = consistent_versions.newest_consistent(moment, timelines, tables, groups)
+        result = rewind_plan.newest_consistent(moment, timelines, tables, groups)
         self.why = {key_by_name[name]: why for name, why in result.why.items()}
         return {key_by_name[name]: version for name, version in result.versions.items()}
 

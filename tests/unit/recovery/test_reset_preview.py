@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from include.cli.jobs import reset_lines
 from include.errors import FlowBroken
 from include.kafka import broker
-from include.recovery import reset_preview
+from include.recovery import reset
 from include.settings import settings
 from include.spec import Kafka, Table
 from tests.conftest import free_port
@@ -30,7 +30,7 @@ def stored() -> StoredTable:
 
 def test_a_lost_checkpoint_would_begin_anew_where_the_tables_last_commit_ends(stored):
     stored.delete_checkpoints()
-    preview = reset_preview.plan(stored.table)
+    preview = reset.plan(stored.table)
     assert (preview.generation, preview.after, preview.version) == (2, f"{stored.table.flow} 1/1", 2)
     assert preview.offset == delta(5)
     assert any("whose checkpoint is gone" in warning for warning in preview.warnings)
@@ -41,7 +41,7 @@ def test_a_lost_checkpoint_would_begin_anew_where_the_tables_last_commit_ends(st
 def test_a_damaged_checkpoint_is_named_and_what_it_had_planned_is_read_again(stored):
     stored.plan(2, delta(7))
     stored.write("metadata", "")
-    preview = reset_preview.plan(stored.table)
+    preview = reset.plan(stored.table)
     assert (preview.generation, preview.after, preview.abandons) == (
         2,
         f"{stored.table.flow} 1/1",
@@ -52,7 +52,7 @@ def test_a_damaged_checkpoint_is_named_and_what_it_had_planned_is_read_again(sto
 
 def test_what_a_restore_has_undone_would_be_read_again(stored):
     DeltaTable(stored.path).restore(1)
-    preview = reset_preview.plan(stored.table)
+    preview = reset.plan(stored.table)
     assert (preview.generation, preview.after, preview.version) == (2, f"{stored.table.flow} 1/0", 1)
     assert preview.offset == delta(3)
     assert not any("LEFT OUT" in warning for warning in preview.warnings)
@@ -60,7 +60,7 @@ def test_what_a_restore_has_undone_would_be_read_again(stored):
 
 def test_what_an_overwrite_has_replaced_would_be_left_out_and_that_is_said(stored):
     stored.append(kafka_rows(0, 1), mode="overwrite")
-    preview = reset_preview.plan(stored.table)
+    preview = reset.plan(stored.table)
     assert (preview.after, preview.offset) == (f"{stored.table.flow} 1/1", delta(5))
     [warning] = [line for line in preview.warnings if line.startswith("LEFT OUT")]
     assert f"an overwrite has replaced {stored.table.flow} 1/1 and all before it" in warning
@@ -70,13 +70,13 @@ def test_what_an_overwrite_has_replaced_would_be_left_out_and_that_is_said(store
 def test_a_table_without_a_batch_would_be_read_from_the_beginning():
     new_table = StoredTable(reader(f"t{uuid.uuid4().hex[:12]}", "bronze.some"))
     new_table.create(kafka_rows(0, 0))
-    preview = reset_preview.plan(new_table.table)
+    preview = reset.plan(new_table.table)
     assert (preview.generation, preview.after, preview.offset) == (1, None, None)
 
 
 def test_another_source_is_refused_as_the_start_would(stored):
     with pytest.raises(FlowBroken, match="which is another source than today's"):
-        reset_preview.plan(reader(stored.table.name.split(".")[1], "bronze.other"))
+        reset.plan(reader(stored.table.name.split(".")[1], "bronze.other"))
 
 
 def test_without_a_broker_the_stamps_still_tell(own_settings, monkeypatch):
@@ -85,6 +85,6 @@ def test_without_a_broker_the_stamps_still_tell(own_settings, monkeypatch):
     new_table = StoredTable(Table(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t")))
     new_table.create(kafka_rows(0, 0))
     new_table.batch(0, None, {"t": {"0": 10}}, kafka_rows(0, 10))
-    preview = reset_preview.plan(new_table.table)
+    preview = reset.plan(new_table.table)
     assert (preview.offset, preview.after) == ({"t": {"0": 10}}, f"{new_table.table.flow} 1/0")
     assert any("was not asked" in warning for warning in preview.warnings)

@@ -22,8 +22,8 @@ from include.engine.jobs import rewind as engine_rewind
 from include.errors import FlowBroken, FlowFailed, UsageError
 from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
-from include.recovery import backfills as recovery_backfills
-from include.recovery import giving_up, rewind_state, unseeded_generations
+from include.recovery import backfill as recovery_backfills
+from include.recovery import giving_up, rewind_plan, unseeded_generations
 from include.settings import settings
 from include.spec import Delta, Replace, Table
 from tests.support import lake
@@ -376,12 +376,12 @@ def test_a_rewind_does_what_was_approved_or_nothing(house, elsewhere):
 
 def test_a_flow_of_a_rewind_owes_its_generation_until_it_has_it(house):
     rewind = house.dead_rewind(house.silver)
-    assert [flow.flow for flow in rewind_state.flows_to_renew(rewind, [house.silver, house.gold])] == [
+    assert [flow.flow for flow in rewind_plan.flows_to_renew(rewind, [house.silver, house.gold])] == [
         house.silver.flow,
         house.gold.flow,
     ]
     lake.checkpoint(house.silver.flow, lake.delta_offset(1), generation=2)
-    assert [flow.flow for flow in rewind_state.flows_to_renew(rewind, [house.silver, house.gold])] == [house.gold.flow]
+    assert [flow.flow for flow in rewind_plan.flows_to_renew(rewind, [house.silver, house.gold])] == [house.gold.flow]
 
 
 def test_nobody_else_writes_the_tables_of_a_rewind_until_it_was_given_up(house):

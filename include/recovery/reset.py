@@ -1,13 +1,15 @@
-"""Previews what `reset checkpoint` would do now: `python -m include.ledger rebuild FLOW`. Nothing is written."""
+"""Previews what `reset checkpoint` and `skip` would do to a flow now. Nothing is written."""
 
 from dataclasses import dataclass
 from typing import Any
 
+from include.checkpoints import checkpoint_files, offset_ranges
 from include.checkpoints.checkpoint_files import newest_generation
-from include.errors import Unreachable
+from include.control.skips import PlannedBatch
+from include.errors import Unreachable, UsageError
 from include.flows import batches, resume_position
 from include.flows.batches import BatchHistory, BatchRecord
-from include.ledger import faults
+from include.ledger import inspection
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
@@ -39,7 +41,7 @@ def plan(flow: Table) -> ResetPreview:
     """
     history = BatchHistory(flow)
     flow_batches = list(history.batches(flow.flow))
-    warnings = [fault.sentence for fault in faults.checkpoint_faults(history, flow_batches)]
+    warnings = [fault.sentence for fault in inspection.checkpoint_faults(history, flow_batches)]
     metadata = resume_position.last_commit_metadata(flow)
     after = (int(metadata["generation"]), int(metadata["batch"])) if metadata else None
     try:
@@ -81,3 +83,23 @@ def _warnings(flow: Table, flow_batches: list[BatchRecord], last: BatchRecord | 
     if last is None and isinstance(flow.source, Delta | Files):
         warnings.append(f"everything that {flow.source} holds would be read")
     return warnings
+
+
+def planned(flow: Table) -> PlannedBatch:
+    """Returns the batch that the flow has planned and not written.
+
+    Raises UsageError if there is none, and FlowBroken for a damaged checkpoint.
+    """
+    home = settings().checkpoints(flow.flow)
+    generation = checkpoint_files.newest_generation(home)
+    batch = None if generation is None else checkpoint_files.last_planned(home / str(generation))
+    metadata = resume_position.last_commit_metadata(flow) if settings().is_stored(flow.name) else None
+    written = (metadata["generation"], metadata["batch"]) if metadata else (0, -1)
+    if generation is None or batch is None or (generation, batch) <= written:
+        raise UsageError(f"{flow.flow} has no batch that is planned and not written: there is nothing to skip")
+    path = home / str(generation)
+    begin, end = checkpoint_files.end_offset(path, batch - 1), checkpoint_files.end_offset(path, batch)
+    if batch == 0 and isinstance(end, dict) and "reservoirVersion" not in end and "logOffset" not in end:
+        begin = checkpoint_files.initial_offsets(path)
+    source = checkpoint_files.owner(path).get("source")
+    return PlannedBatch(generation, batch, offset_ranges.describe(source, begin, end))

@@ -1,4 +1,4 @@
-"""The paths of the lake: of a local disk, or of a bucket in an object store."""
+"""The paths of the lake: of a local disk, or of a bucket in an object store; `SLUICE_LAKE` says where it lies."""
 
 import importlib
 import os
@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import unquote, urlsplit
+
+from include.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -126,3 +129,23 @@ def remove_tree(directory: LakePath) -> None:
 def _store() -> Any:
     """Imports the client on use, because most lakes need none."""
     return importlib.import_module("include.lake.object_store")
+
+
+NAME = "SLUICE_LAKE"
+
+
+def parse(value: str) -> LakePath:
+    """Returns the path of the lake. Raises UsageError for a value that is neither a path nor such a URL."""
+    if "://" not in value:
+        return Path(value).resolve()
+    # Hadoop calls the scheme s3a, others call it s3.
+    scheme, bucket, path, query, fragment = urlsplit(value)
+    if scheme == "file" and not bucket and path.startswith("/"):
+        return Path(unquote(path)).resolve()
+    key = path.strip("/")
+    if scheme not in ("s3", "s3a") or not bucket or not key or query or fragment:
+        raise UsageError(
+            f"{NAME} is {value!r}, which is no place for tables: set it to a path, to file:///PATH or to "
+            f"s3a://BUCKET/PREFIX"
+        )
+    return ObjectPath(bucket, key)

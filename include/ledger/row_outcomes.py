@@ -1,14 +1,42 @@
-"""Reads from a table's commits how many rows of each batch went where, and which rules they broke."""
+"""Reads from a table's commits how many rows of each batch went where, which rules they broke and what changes did."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from include.delta.delta_log import Commit, DeltaLog
 from include.flows.refreshes import METHOD, RUN
-from include.ledger import change_outcomes
 from include.settings import settings
 from include.spec import Table
+
+# The outcomes of a change that is kept.
+OUTCOMES = ("inserted", "updated", "deleted", "unchanged", "stale", "truncates", "tombstones")
+# Those that are named only where there are some.
+SELDOM = ("truncates", "tombstones")
+# Those that change the table.
+EFFECTIVE = ("inserted", "updated", "deleted", "truncates")
+
+
+def of(tally: dict[str, Any] | None, merged: dict[str, int]) -> dict[str, int] | None:
+    """Returns the number of changes by outcome; None for a batch that merges no changes or does not count them.
+
+    tally: the `rows` of the commit's metadata. merged: as `include.delta.delta_log.Commit.merged`, for a batch that
+    leaves this count to Delta.
+    """
+    changes = (tally or {}).get("changes")
+    if changes is None:
+        return None
+    did = {name: merged.get(name, 0) if changes[name] is None else changes[name] for name in EFFECTIVE[:3]}
+    unchanged = changes["keys"] - sum(did.values())
+    # An earlier release counted tombstones as stale.
+    others = {name: changes.get(name, 0) for name in OUTCOMES[4:]}
+    return {**did, "unchanged": unchanged, **others}
+
+
+def words(outcomes: dict[str, int]) -> list[str]:
+    """Returns each outcome with its number; without truncates and tombstones where there are none."""
+    return [f"{count:,} {name}" for name, count in outcomes.items() if count or name not in SELDOM]
 
 
 @dataclass(frozen=True)
@@ -17,7 +45,7 @@ class Batch:
 
     at: seconds since 1970. run: of a view's refresh, which has no generation and batch.
     broke: how many rows broke each rule, whatever became of them. outcomes: of changes, as
-    `include.ledger.change_outcomes.of`. Those without an effect count as duplicates.
+    `include.ledger.row_outcomes.of`. Those without an effect count as duplicates.
     """
 
     version: int
@@ -91,8 +119,8 @@ def _batch(table: Table, commit: Commit) -> Batch:
     rows = metadata.get(METHOD, {}).get("added") or metadata["rows"]
     # The count of Delta's commit, not of the flow: a lost row would show as an additional duplicate.
     written = rows["kept"] if commit.rows is None else commit.rows
-    if outcomes := change_outcomes.of(rows, commit.merged):
-        written = sum(outcomes[name] for name in change_outcomes.EFFECTIVE)
+    if outcomes := of(rows, commit.merged):
+        written = sum(outcomes[name] for name in EFFECTIVE)
     return Batch(
         version=commit.version,
         at=commit.timestamp,
