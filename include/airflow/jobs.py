@@ -149,9 +149,9 @@ def skip_without_source(view: str) -> Callable[[Context], None]:
     def check(_context: Context) -> None:
         tables = catalog.load()
         table = tables.table(view)
-        if awaited := first_load.awaited_by_view(database.connect(settings().control_url), tables, table):
-            raise AirflowSkipException(refreshes.not_loaded_words(table, awaited))
         if missing := refreshes.missing_sources([table]).get(view):
             raise AirflowSkipException(refreshes.not_refreshed_words(table, missing))
+        if awaited := first_load.awaited_by_view(database.connect(settings().control_url), tables, table):
+            raise AirflowSkipException(refreshes.not_loaded_words(table, awaited))
 
     return check

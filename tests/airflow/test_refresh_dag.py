@@ -8,8 +8,12 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from include import catalog
+from include.control import first_loads
+from include.control.first_loads import Awaited
+from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.flows.refreshes import of_commit
+from include.monitoring.first_load import VIEW_LIFE
 from include.settings import from_environment, settings
 
 VIEW, SOURCE = "gold.heart_rate_by_day", "gold.heart_rate_by_model"
@@ -76,6 +80,9 @@ def test_the_shipped_view_is_refreshed_in_one_commit_that_bears_the_id_of_the_da
     )
     write_deltalake(str(config.table_path(SOURCE)), pa.Table.from_pylist(rows, types))
     at_home(config)
+    # Nobody has loaded the tables of this home.
+    above = [Awaited(flow, is_read=True) for flow in ("bronze.tracker_events", "silver.tracker_readings", SOURCE)]
+    first_loads.record(database.connect(config.control_url), VIEW, VIEW_LIFE, above)
     assert dags[f"refresh.{VIEW}"].test().state == "success"
     view = DeltaTable(str(config.table_path(VIEW)))
     view_rows = {(row["model"], row["day"]): row for row in view.to_pyarrow_table().to_pylist()}

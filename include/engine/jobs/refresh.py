@@ -78,8 +78,13 @@ def run(name: str, views: list[Table], tables: Catalog) -> None:
     refreshed one from newer versions.
     """
     engine = database.connect(settings().control_url)
-    awaited = {view.name: first_load.awaited_by_view(engine, tables, view) for view in views}
-    missing_sources = refreshes.missing_sources([view for view in views if not awaited[view.name]])
+    missing_sources = refreshes.missing_sources(views)
+    awaited = {
+        view.name: "" if view.name in missing_sources else first_load.awaited_by_view(engine, tables, view)
+        for view in views
+    }
+    # A view that waits makes no source of another one.
+    missing_sources |= refreshes.missing_sources([view for view in views if not awaited[view.name]])
     for view in views:
         if view.name in tables.warnings:
             print(tables.warnings[view.name], flush=True)
