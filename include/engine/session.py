@@ -81,6 +81,8 @@ CONF = {
     "spark.databricks.delta.merge.materializeSource": "none",
     # Cached rows are read at most three times, so compression costs more than it saves.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # The JVM interprets methods of more bytes than this, so Spark has to generate several smaller ones.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
     # A Python process that crashes says where.
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.executor.defaultJavaOptions": " ".join(f"-D{name}={most}" for name, most in AVRO_LIMITS.items()),

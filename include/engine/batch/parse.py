@@ -108,11 +108,12 @@ def error_list(errors: list[Column]) -> Column:
 
 
 def _payload_error(payload: Column, column: str) -> Column:
-    return (
+    why = (
         F.when(payload.isNull(), error(column, F.lit("no value: a tombstone")))
         .when(F.trim(payload) == "", error(column, F.lit("empty")))
-        .when(F.col("_json").isNull(), error(column, F.concat(quoted(payload), json_document.problem(payload))))
+        .otherwise(error(column, F.concat(quoted(payload), json_document.problem(payload))))
     )
+    return F.when(F.col("_json").isNull(), why)
 
 
 def error(field: str, message: Column) -> Column:

@@ -16,28 +16,28 @@ OPTIONS = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 END = "{}"
 # Stands before a number that was put into quotes. Unicode reserves the character for use within programs.
 NUMBER_MARK = "\ufdd0"
-# Finds numbers whose text Spark may change, and halves of surrogate pairs. It may find more, which costs time only.
+# Possessive quantifiers, and greedy ones of a single class, need no stack, however long the text is.
+BETWEEN = r"[ \t\r\n{}\[\]:,]*"
+PAIR = r"[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]"
+HALF_OR_MARK = r"[dD][89a-fA-F]|[fF][dD][dD]0"
+EXACT_STRING = rf'"[^"\\{NUMBER_MARK}]*(?:"|(?:\\(?:[^u]|u(?:{PAIR}|(?!{HALF_OR_MARK})))[^"\\{NUMBER_MARK}]*)*+")'
 # A double keeps the text of up to 15 digits from 0.001 to 9999999 without a trailing zero.
-MAY_CHANGE = (
-    r"[:,\[\\" + NUMBER_MARK + r"](?:(?<=[:,\[])[ \t\r\n]*+(?:[NI]|-(?:I|0(?![.0-9]))|-?+(?:[0-9]{900}"
-    r"|[0-9]++(?:\.[0-9]++)?+[eE]|(?=[0-9.]{17})[0-9]++\.|[0-9]{8}[0-9]*+\.|0\.000"
-    r"|[0-9]++\.[0-9]++(?<=0)(?<!\.0)(?=[ \t\r\n,}\]])))"
-    r"|(?<=\\)u(?:[dD][89a-fA-F]|[fF][dD][dD]0)|(?<=" + NUMBER_MARK + "))"
+EXACT_NUMBER = (
+    r"(?:(?!-?[0-9.]{17})-?(?:[1-9][0-9]{0,6}+|0(?=\.(?!000)))(?:\.(?:[0-9]*[1-9]|0))?+|0|-?[1-9][0-9]{7,800}+)"
+    r"(?![0-9.eE])"
 )
-# Matches, from the end of the last match on, what is no number, and then a number or literal that is a value.
-# Possessive quantifiers need no stack, however long the text is.
+# Matches a document of which Spark changes no number and no character. It may miss one, which costs time only.
+UNCHANGED = rf"^{BYTE_ORDER_MARK}?(?:{BETWEEN}(?:{EXACT_STRING}|{EXACT_NUMBER}|true|false|null))*+{BETWEEN}$"
+# Matches, from the end of the last match on, what Spark does not change, and then a number or literal that is a value.
 NUMBER = (
-    r'\G((?:[^"\-0-9NItf]++|"(?:[^"\\]++|\\.)*+")*+)'
-    r"(-?+(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?+[0-9]++)?+|Infinity)|NaN|true|false)"
+    rf'\G((?:{BETWEEN}(?:"[^"\\]*(?:"|(?:\\.[^"\\]*)*+")|{EXACT_NUMBER}|true|false|null))*+{BETWEEN})'
+    r"(-?+(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?+[0-9]++)?+|Infinity)|NaN)"
     r"(?=[ \t\r\n]*+[,\]}])"
 )
 QUOTED_NUMBER = f'$1"{NUMBER_MARK}$2"'
 MARKED_NUMBER = f'"{NUMBER_MARK}([^"]*+)"|{NUMBER_MARK}'
 # Matches a text in which each escaped surrogate is one of a pair, and that does not hold the mark.
-WHOLE_CHARACTERS = (
-    r"(?s)^(?:[^\\" + NUMBER_MARK + r"]++|\\[^u]|\\u(?![dD][89a-fA-F]|[fF][dD][dD]0)"
-    r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F])*+$"
-)
+WHOLE_CHARACTERS = rf"(?s)^(?:[^\\{NUMBER_MARK}]++|\\[^u]|\\u(?!{HALF_OR_MARK})|\\u{PAIR})*+$"
 
 
 def read(rows: DataFrame, text: Column, name: str, type_: DataType = TEXTS) -> DataFrame:
@@ -48,30 +48,35 @@ def read(rows: DataFrame, text: Column, name: str, type_: DataType = TEXTS) -> D
     counts in a structure; a map has all, and `last_of_each_key` leaves the last ones.
     """
     type_ = StructType([*type_]).add(END, StringType()) if isinstance(type_, StructType) else type_
-    document, may_change = F.col(name), F.col(f"{name}_may_change")
-    # These have columns, because Spark would evaluate an expression again wherever it is used.
-    rows = rows.withColumn(f"{name}_may_change", text.rlike(MAY_CHANGE))
-    is_readable = F.is_valid_utf8(text) & (~may_change | text.rlike(WHOLE_CHARACTERS))
+    document, end = F.col(name), F.xxhash64(text).cast("string")
     content = without_byte_order_mark(text)
-    quoted = F.when(may_change, F.regexp_replace(content, F.lit(NUMBER), F.lit(QUOTED_NUMBER))).otherwise(content)
+    quoted = F.regexp_replace(content, F.lit(NUMBER), F.lit(QUOTED_NUMBER))
     # No text holds its own hash, so none can end the array early and begin another one unnoticed.
-    end = F.xxhash64(text).cast("string")
-    array = F.when(is_readable, F.concat(F.lit("["), quoted, F.lit(f',{{"{END}":"'), end, F.lit('"}]')))
+    begin, mark = F.lit("["), F.concat(F.lit(f',{{"{END}":"'), end)
+    array = (
+        F.when(~F.is_valid_utf8(text), None)
+        .when(text.rlike(UNCHANGED), F.concat(begin, content, mark, F.lit('"}]')))
+        .when(~_has_half(text), F.concat(begin, quoted, mark, F.lit(f'{NUMBER_MARK}"}}]')))
+    )
+    # This has a column, because Spark would evaluate an expression again wherever it is used.
     rows = rows.withColumn(name, F.from_json(array, ArrayType(type_), OPTIONS))
-    is_one = (F.size(document) == 2) & (F.get(document, F.lit(1))[END] == end)
-    first = F.get(document, F.lit(0))
-    exact = F.when(may_change, _without_marks(first, type_)).otherwise(first)
-    return rows.withColumn(name, F.when(is_one, exact)).drop(f"{name}_may_change")
+    first, found = F.get(document, F.lit(0)), F.get(document, F.lit(1))[END]
+    exact = F.when(found == end, first).when(found == F.concat(end, F.lit(NUMBER_MARK)), _without_marks(first, type_))
+    return rows.withColumn(name, F.when(F.size(document) == 2, exact))
 
 
 def problem(text: Column) -> Column:
     """Returns why `read` makes NULL of a text, to follow the text in a message."""
-    has_half = text.rlike(MAY_CHANGE) & ~text.rlike(WHOLE_CHARACTERS)
     return (
         F.when(~F.is_valid_utf8(text), F.lit(" is no UTF-8"))
-        .when(has_half, F.lit(" holds half of a surrogate pair, or the reserved character U+FDD0"))
+        .when(_has_half(text), F.lit(" holds half of a surrogate pair, or the reserved character U+FDD0"))
         .otherwise(F.lit(" is no JSON object"))
     )
+
+
+def _has_half(text: Column) -> Column:
+    """Whether a text holds half of a surrogate pair, or the mark."""
+    return (text.contains("\\u") | text.contains(NUMBER_MARK)) & ~text.rlike(WHOLE_CHARACTERS)
 
 
 def without_byte_order_mark(text: Column) -> Column:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from include.engine import struct_type
 from include.engine.batch import parse, parse_debezium
 from include.engine.files import batch_of_files, file_headers
 from include.engine.tables import create_table
+from include.engine.values import json_document
 from include.engine.values.cast import cast
 from include.spec import Cast, Debezium, Json
 from tests.support import odd_documents
@@ -164,3 +166,38 @@ def test_no_part_of_a_text_is_passed_over_and_none_means_two_things(spark: Spark
     found = {row["raw"]: row.asDict() for row in rows.select("raw", *values).collect()}
     expected = {text: {"raw": text, **dict.fromkeys(types), **values} for text, values in FORMS.items()}
     assert found == expected
+
+
+def test_only_documents_that_spark_reads_exactly_are_read_as_they_are(documents):
+    unchanged = re.compile(json_document.UNCHANGED)
+    taken = set()
+    for _ in range(20_000):
+        number = documents.number(is_short=documents.random.random() < 0.7)
+        if unchanged.match(f'{{"a":[{number}]}}'):
+            is_integer = re.fullmatch("-?[1-9][0-9]*|0", number)
+            # Within these bounds, Java writes a double as Python does.
+            is_short = repr(float(number)) == number and (0.001 <= abs(float(number)) < 1e7 or float(number) == 0)
+            assert is_integer or is_short, number
+            taken.add(bool(is_integer))
+    assert taken == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        ('{"a": 12.5, "b" : [true, null, -7, 0, {"c": "\\u00e9\\n\\\\ud83d \\ud83d\\ude00 1.50, 1e5"}]}\n', True),
+        ('\ufeff{"a": 0.001, "b": -0.0, "c": 9999999.5, "d": 123456789012345678901234567890}', True),
+        *(
+            (f'{{"a": {number}}}', False)
+            for number in ("-0", "1.50", "0.0001", "12345678.5", "1e5", "NaN", "-Infinity")
+        ),
+        ('{"a": 0.1234567890123456}', False),
+        ('{"a": "\\ud83d"}', False),
+        ('{"a": "\\ude00\\ud83d"}', False),
+        ('{"a": "\\ufdd0"}', False),
+        ('{"a": "\ufdd0"}', False),
+        ('{"a": 1} x', False),
+    ],
+)
+def test_a_document_is_read_as_it_is_unless_it_holds_what_spark_changes(text: str, is_taken: bool):
+    assert bool(re.match(json_document.UNCHANGED, text)) == is_taken
