@@ -218,7 +218,7 @@ def _companion(name: str, timeline: Timeline, version: int) -> int | None:
     if not settings().is_stored(name):
         return None
     kept_commits = [commit for number, commit in timeline.commits.items() if number <= version]
-    marks = {_job_key(commit) for commit in kept_commits}
+    marks = {mark for commit in kept_commits for mark in (_job_key(commit), _window_key(commit))}
     log = DeltaLog(settings().table_path(name))
     restore_version: int | None = log.newest
     for commit in (commit for commit, is_active in commit_history.commits_with_activity(log) if is_active):
@@ -247,7 +247,16 @@ def _job_key(commit: Commit) -> tuple[str, object] | None:
     metadata = commit.metadata
     if "replay" in metadata:
         return "replay", metadata["replay"]
-    return next(((key, metadata[key].get("key")) for key in (BACKFILL, commit_history.REWIND) if key in metadata), None)
+    key = next((key for key in (BACKFILL, commit_history.REWIND) if key in metadata), None)
+    if key is None:
+        return None
+    # What a full refresh adds to a companion has no key, because old rows count there until the swap.
+    return (key, metadata[key]["key"]) if metadata[key].get("key") else _window_key(commit)
+
+
+def _window_key(commit: Commit) -> tuple[str, object]:
+    """Identifies the window in which a commit was made, both in a table and in its companions."""
+    return "window", commit.metadata.get("window")
 
 
 def reads(table: Table, restored: set[str]) -> bool:

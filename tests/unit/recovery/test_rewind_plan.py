@@ -95,6 +95,19 @@ def test_what_only_moved_rows_neither_counts_nor_is_undone(silver, plan):
     assert versions(plan(1.3)) == [(2, 2)]
 
 
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_companion_keeps_what_a_full_refresh_made_and_goes_back_behind_a_later_one(silver, plan, has_key):
+    """A refresh that finds no old rows to delete in a companion leaves one commit there, which has no key."""
+    for at_seconds, window, key in ((4, 7, "k"), (6, 8, "l")):
+        mark = {"key": key} if has_key else {}
+        lake.rows(silver.quarantine, at_seconds, 1, window=window, step="backfill", backfill=mark)
+        backfill = {"key": key, "number": window, "rows_before": 1, "anew": {}}
+        lake.rows(silver.name, at_seconds + 0.1, 1, window=window, step="backfill", backfill=backfill)
+    newest = lake.next_version(settings().table_path(silver.quarantine)) - 1
+    assert versions(plan(5))[0][1] == newest - 1
+    assert versions(plan(3.5))[0][1] == newest - 2
+
+
 def test_rows_of_a_batch_that_was_tried_and_not_committed_go(silver, plan):
     write_batch(silver.quarantine, silver, 4, 5)
     assert versions(plan(2.3)) == [(3, 3)]
