@@ -37,7 +37,7 @@ def of_definition(table: str) -> str:
 
 
 def begin(connection: Connection, target: str, state: str, reason: str, error: str = "") -> None:
-    """Open an incident. An open one is kept, unless the new state is in `NEWS` and differs."""
+    """Open an incident. An open one is kept, unless the new state is in `ALWAYS_TOLD` and differs."""
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
     if state in ALWAYS_TOLD:
         is_other = is_open & (incidents.c.state != state)

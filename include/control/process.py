@@ -107,7 +107,7 @@ class Process:
 
 
 def create_temporary_folder() -> Path:
-    """Create a folder for temporary files of this process. `is_scratch_of_dead` tells when it can be deleted."""
+    """Create a folder for temporary files of this process. `is_leftover` tells when it can be deleted."""
     folder = settings().temporary / f"process-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
     (folder / OWNER).write_text(Process.of(os.getpid()).to_json())
@@ -115,7 +115,7 @@ def create_temporary_folder() -> Path:
 
 
 def is_leftover(folder: Path) -> bool:
-    """Whether `scratch` of a process of this machine created the folder, and that process has ended."""
+    """Whether `create_temporary_folder` of a process of this machine created the folder, and that process has ended."""
     try:
         owner = Process.from_json((folder / OWNER).read_text())
     except (OSError, ValueError, TypeError):

@@ -217,7 +217,7 @@ class BatchHistory:
 
 
 def commit_kind(commit: Commit) -> str:
-    """Classifies a commit that is not a batch, as `Other.kind`."""
+    """Classifies a commit that is not a batch, as `OtherCommit.kind`."""
     metadata = commit.metadata
     for key in ("replay", refreshes.RUN, BACKFILL, commit_history.REWIND, "window"):
         if key in metadata:

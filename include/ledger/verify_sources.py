@@ -199,7 +199,7 @@ def check_files(table: Table) -> list[str]:
 
 
 def initial_offsets(history: BatchHistory, batch: BatchRecord) -> Any:
-    """Returns the Kafka offsets at which the first batch of a flow began, as `offset_log.begins`."""
+    """Returns the Kafka offsets at which the first batch of a flow began, as `checkpoint_files.initial_offsets`."""
     generation = history.generations(batch.flow).get(batch.generation)
     return checkpoint_files.initial_offsets(generation.path) if generation else None
 

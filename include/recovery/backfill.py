@@ -133,7 +133,7 @@ def preview(table: Table, tables: Catalog, range_: Slice, alone: bool = False) -
 
 
 def range_for_reader(reader: Table, table: Table, replaced: Slice, alone: bool) -> Slice | str:
-    """Returns what a backfill of `table` means for a reader, as `slices.that_follows`; with alone, nothing follows."""
+    """Returns what a backfill of `table` means for a reader, as `ranges.downstream_slice`; alone: nothing follows."""
     if alone:
         return f"{table.name} was made again alone: backfill {reader.name}"
     return ranges.downstream_slice(reader, table, replaced)

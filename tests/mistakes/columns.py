@@ -1,4 +1,4 @@
-"""Wrong names and types of columns: `include.project.columns` and `slices`."""
+"""Wrong names and types of columns: `include.project.columns` and `ranges`."""
 
 from dataclasses import replace
 

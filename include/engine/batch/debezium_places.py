@@ -22,7 +22,7 @@ TOO_LONG = r"[1-9]\d{20}"
 def place(source: Column, parse: Debezium, type_name: str, is_snapshot: Column) -> Column:
     """Returns the place of a change, as BIGINT or as STRING; NULL if its fields are missing, or are no place.
 
-    source: the fields of `parse.places` as text, and `ts_ms`.
+    source: the fields of the event's source as text, and `ts_ms`.
     """
     fields = [field(source, name) for name in parse.places]
     is_missing = reduce(or_, [text.isNull() for text in fields])

@@ -1,6 +1,6 @@
 """A driver with UI and full log: python -m tests.support.jobs.watched_driver NAME TOPIC PORT CLUSTER...
 
-It hosts a flow for each cluster, which reads the topic into `bronze.NAME_CLUSTER`. PORT: of the UI.
+It hosts a flow for each cluster, which reads the topic into `bronze.<NAME>_<CLUSTER>`. PORT: of the UI.
 """
 
 import sys
