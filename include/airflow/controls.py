@@ -10,8 +10,8 @@ from include import catalog
 from include.airflow.tasks import evaluate_approval
 from include.checkpoints import checkpoint_files
 from include.control import commands
-from include.control.acknowledgements import LONGEST_HOURS
 from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
+from include.control.incidents import LONGEST_HOURS
 from include.control.skips import PlannedBatch
 from include.control.store import database
 from include.errors import LeaseHeld, SluiceError, UsageError

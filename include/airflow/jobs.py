@@ -14,7 +14,7 @@ from include import catalog
 from include.airflow import in_driver
 from include.airflow.tasks import evaluate_approval
 from include.control import commands
-from include.control.jobs import approvals, rewinds
+from include.control.jobs import rewinds
 from include.control.store import database
 from include.errors import DeclarationError, SluiceError, UsageError
 from include.flows import refreshes
@@ -138,7 +138,7 @@ def require_approved_rewind(number: int, answer: dict[str, Any] | None) -> None:
         if not stored.is_begun and stored.ended_at is None:
             rewinds.give_up(engine, stored, decision.message)
         raise AirflowSkipException(f"rewind {number}: nothing done, {decision.message}")
-    approvals.approve(engine, stored, decision.by)
+    rewinds.approve(engine, stored, decision.by)
 
 
 def skip_without_source(view: str) -> Callable[[Context], None]:

@@ -5,8 +5,8 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
-from include.control import acknowledgements, driver_rows, incidents, lease, orders, skips, vacuum_holds
-from include.control.acknowledgements import Acknowledgement
+from include.control import driver_rows, incidents, lease, orders, skips, vacuum_holds
+from include.control.incidents import Acknowledgement
 from include.control.jobs import held_flows, outdated_rows
 from include.control.skips import PlannedBatch
 from include.control.store import database
@@ -190,7 +190,7 @@ def _acknowledge(connection: Connection, command: Command, flow: str) -> Acknowl
     """Acknowledge the flow's alarm, or else the alarm of its table's file."""
     targets = (flow, incidents.of_definition(table_of(flow)))
     details = (command.who, command.reason, command.hours)
-    return next(filter(None, (acknowledgements.acknowledge(connection, target, *details) for target in targets)), None)
+    return next(filter(None, (incidents.acknowledge(connection, target, *details) for target in targets)), None)
 
 
 def _stop(connection: Connection, command: Command, flow: str, state: str) -> Result:

@@ -4,7 +4,22 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from include.control.observed_flow import ObservedFlow
-from include.control.remedies import remedy
+
+# By error class, the action that is needed where a correction and a restart do not help.
+REMEDIES = {
+    "CHECKPOINT_LOST": "reset checkpoint",
+    "CHECKPOINT_DAMAGED": "reset checkpoint",
+    "TABLE_RESTORED": "reset checkpoint",
+    "RELEASED": "reset checkpoint",
+    "TOPIC_REPLACED": "accept data loss",
+    "KAFKA_DATA_LOSS": "accept data loss",
+}
+
+
+def remedy(error: str) -> str:
+    """The action that cures an error of this class or of one of its subclasses."""
+    return REMEDIES.get(error.split(".")[0], "restart")
+
 
 # An intent without a handle after this time means that the supervisor died before the launch.
 START_SECONDS = 180

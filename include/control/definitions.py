@@ -4,8 +4,8 @@ from sqlalchemy import Connection, Engine, select
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import acknowledgements, commands, incidents, orders
-from include.control.acknowledgements import Acknowledgement
+from include.control import commands, incidents, orders
+from include.control.incidents import Acknowledgement
 from include.control.store import database
 from include.control.store.schema import incidents as stored_incidents
 from include.control.store.schema import runs
@@ -30,7 +30,7 @@ def settle(engine: Engine, tables: Catalog) -> dict[str, Acknowledgement | None]
             if target.removeprefix(incidents.DEFINITION) not in tables.invalid:
                 incidents.end(connection, target)
         _start_again(connection, tables, changed)
-        acknowledgement_of = acknowledgements.valid(connection)
+        acknowledgement_of = incidents.valid_acknowledgements(connection)
     return {table: acknowledgement_of.get(incidents.of_definition(table)) for table in tables.invalid}
 
 

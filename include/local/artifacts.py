@@ -1,17 +1,57 @@
-"""Fetches the JVM artifacts of `artifacts.txt` with the Ivy that PySpark ships, a directory for each class path."""
+"""Fetches the JVM artifacts of `artifacts.txt` with the Ivy that PySpark ships, a directory for each class path.
+
+It compiles the Java classes of this project into a jar, by the compiler that PySpark ships for its generated code.
+"""
 
 import hashlib
 import importlib.util
 import shutil
 import subprocess
 import sys
+import tempfile
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from include.errors import SetupError, report
-from include.local import home, install, java, spark_classes
-from include.settings import settings
+from include.local import home, install, java
+from include.settings import ROOT, settings
+
+SOURCES = tuple(sorted((ROOT / "include" / "engine" / "s3").glob("*.java")))
+COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"
+
+
+def jar() -> str:
+    """The name of the jar, which is another one for other sources or another Spark."""
+    inputs = [version("pyspark").encode(), *(source.read_bytes() for source in SOURCES)]
+    return f"sluice-{hashlib.sha256(b''.join(inputs)).hexdigest()[:12]}.jar"
+
+
+def compile_into(directory: Path, java_home: Path, spark_jars: Path, others: Path) -> None:
+    """Compile the classes: 3 seconds. others: directory of more jars that they need, as `directory`.
+
+    Raises SetupError.
+    """
+    # The compiler does not know wildcards in the class path of what it compiles.
+    needed = [file for jars in (spark_jars, others, directory) for file in sorted(jars.glob("*.jar"))]
+    class_path = ":".join(map(str, needed))
+    java = str(java_home / "bin" / "java")
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["-cp", f"{spark_jars}/*", COMPILER, "-classpath", class_path, "-d", folder]
+        command = [java, "-XX:+UseSerialGC", "-XX:-UsePerfData", *options, *map(str, SOURCES)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        classes = sorted(Path(folder).rglob("*.class"))
+        if result.returncode or not classes:
+            raise SetupError(
+                f"the classes of Sluice could not be compiled by {java}: set JAVA_HOME to Java 17 or later\n"
+                f"{(result.stdout + result.stderr)[-2000:]}"
+            )
+        with zipfile.ZipFile(directory / jar(), "w") as archive:
+            for file in classes:
+                archive.write(file, str(file.relative_to(folder)))
+
 
 LIST = Path(__file__).with_name("artifacts.txt")
 CLASS_PATHS = ("broker", "spark")
@@ -73,7 +113,7 @@ def missing(jars: Path, class_paths: Iterable[str] = CLASS_PATHS) -> list[str]:
         path: {artifact.jar for artifact in listed_artifacts() if artifact.class_path == path} for path in class_paths
     }
     if WITH_OWN_CLASSES in expected:
-        expected[WITH_OWN_CLASSES].add(spark_classes.jar())
+        expected[WITH_OWN_CLASSES].add(jar())
     return [path for path, names in expected.items() if {jar.name for jar in (jars / path).glob("*.jar")} != names]
 
 
@@ -91,7 +131,7 @@ def fetch(jars: Path, java_home: Path, work: Path, class_paths: Iterable[str] = 
             )
         _verify(path, new_directories[path], remedy=f"delete {work / path} and try again")
         if path == WITH_OWN_CLASSES:
-            spark_classes.compile_into(new_directories[path], java_home, pyspark_jars(), jars / "spark")
+            compile_into(new_directories[path], java_home, pyspark_jars(), jars / "spark")
         shutil.rmtree(jars / path, ignore_errors=True)
         new_directories[path].rename(jars / path)
 

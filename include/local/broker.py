@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from include.errors import SetupError
-from include.local import artifacts, java_text
+from include.local import artifacts, environment
 
 HOST = "127.0.0.1"
 # Jars of PySpark that the broker uses, too.
@@ -78,7 +78,7 @@ class Broker:
             "host": HOST,
             "port": self.port,
             "controller_port": self.controller_port,
-            "data": java_text.property_value(str(data)),
+            "data": environment.java_property(str(data)),
         }
         (self.directory / "server.properties").write_text(PROPERTIES.format(**values))
         (self.directory / "log4j2.properties").write_text(LOGGING)

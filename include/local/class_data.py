@@ -10,13 +10,13 @@ import tempfile
 from pathlib import Path
 
 from include.errors import SetupError, report
-from include.local import class_path, environment, install, java, java_text
+from include.local import environment, install, java
 from include.settings import ROOT, Settings, from_environment, settings
 
 
 def build_archive(config: Settings, java_home: Path) -> None:
     """Build the archive for these jars if it does not exist, and delete older archives. Raises SetupError."""
-    archive = class_path.archive(config, java_home)
+    archive = environment.class_archive(config, java_home)
     if archive.exists():
         return
     new_archive = archive.with_suffix(".new")
@@ -27,7 +27,7 @@ def build_archive(config: Settings, java_home: Path) -> None:
         variables.pop("SLUICE_CONTROL_URL", None)
         # The choice of the compiler has no effect on the archive.
         archiving = f"-XX:ArchiveClassesAtExit={new_archive}"
-        options = java_text.options(
+        options = environment.java_options(
             ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", archiving, *environment.NO_WARNINGS]
         )
         command = [str(install.venv() / "bin" / "spark-submit"), "--driver-java-options", options]

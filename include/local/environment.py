@@ -1,15 +1,62 @@
-"""The environment of Airflow and Spark: for the processes of `make up`, and as `env.sh` for work in a shell."""
+"""The environment of Airflow and Spark: for the processes of `make up`, and as `env.sh` for work in a shell.
 
+It has the class path of a Spark driver, and writes texts for files and command lines that Java programs parse.
+"""
+
+import hashlib
 import json
 import os
 import secrets
 import shlex
 from base64 import urlsafe_b64encode
+from collections.abc import Iterable
 from pathlib import Path
 
 from include.control.store import private_files
-from include.local import class_path, install, java, java_text, object_store
+from include.local import artifacts, install, java, object_store
 from include.settings import LAKE, ROOT, Settings, kafka_variables
+
+
+def driver_class_path(config: Settings) -> str:
+    """The class path in front of Spark's own, which begins with the configuration directory.
+
+    Class data sharing does not use jars behind a directory, so all archived jars come first.
+    """
+    return ":".join([*(f"{directory}/*" for directory in _archived_directories(config)), f"{config.jars}/s3/*"])
+
+
+def class_archive(config: Settings, java_home: Path) -> Path:
+    """The path of the archive for these jars and this Java, whether it exists or not."""
+    jars = [jar for directory in _archived_directories(config) for jar in sorted(directory.glob("*.jar"))]
+    inputs = [str(java_home.resolve()), *(f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars)]
+    return config.jars / f"classes-{hashlib.sha256(chr(10).join(inputs).encode()).hexdigest()[:12]}.jsa"
+
+
+def _archived_directories(config: Settings) -> list[Path]:
+    return [config.jars / "spark", artifacts.pyspark_jars()]
+
+
+def java_property(text: str) -> str:
+    """A value of a properties file, whatever characters it has. Some programs read these files as Latin-1."""
+    escaped = text.replace("\\", "\\\\")
+    escaped = "".join(character if " " <= character <= "~" else _unicode_escape(character) for character in escaped)
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped
+
+
+def java_options(words: Iterable[str]) -> str:
+    """Options of a JVM as one text, which Spark splits at blanks outside quotes."""
+    return " ".join(_quoted(word) if set(word) & set(" \t\"'\\") else word for word in words)
+
+
+def _quoted(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _unicode_escape(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2))
+
 
 # Several Airflow processes share one SQLite file. Two requests that block each other in the API server's event loop
 # wait this long until one of them fails. Airflow retries it.
@@ -89,12 +136,12 @@ def write_spark(config: Settings, java_home: Path) -> dict[str, str]:
     spark = config.home / "conf" / "spark"
     for directory in (spark, config.home / "tmp"):
         directory.mkdir(parents=True, exist_ok=True)
-    archive = f"-XX:SharedArchiveFile={class_path.archive(config, java_home)}"
+    archive = f"-XX:SharedArchiveFile={class_archive(config, java_home)}"
     options = [*DRIVER_OPTIONS, archive, *NO_WARNINGS, f"-Djava.io.tmpdir={config.home / 'tmp'}"]
     if java.version(java_home / "bin" / "java") <= LAST_JAVA_WITH_QUICK_FORK:
         options.append(QUICK_FORK)
-    values = {"jars": class_path.driver_class_path(config), "options": java_text.options(options)}
-    values = {name: java_text.property_value(value) for name, value in values.items()}
+    values = {"jars": driver_class_path(config), "options": java_options(options)}
+    values = {name: java_property(value) for name, value in values.items()}
     (spark / "spark-defaults.conf").write_text(SPARK_DEFAULTS.format(**values))
     quiet = [f"logger.{name}.name = {logger}\nlogger.{name}.level = error" for name, logger in QUIET.items()]
     (spark / "log4j2.properties").write_text(SPARK_LOGGING.format(quiet="\n".join(quiet)))

@@ -21,19 +21,7 @@ from include.control.supervision import shutdown, supervision, supervisor_presen
 from include.errors import SetupError, report
 from include.kafka import cluster
 from include.lake.paths import ObjectPath
-from include.local import (
-    airflow,
-    artifacts,
-    class_path,
-    environment,
-    home,
-    install,
-    java,
-    kafka,
-    object_store,
-    sql_server,
-    streams,
-)
+from include.local import airflow, artifacts, environment, home, install, java, kafka, object_store, sql_server, streams
 from include.local.airflow import Airflow
 from include.local.broker import HOST, Broker
 from include.local.processes import Platform
@@ -83,7 +71,7 @@ def start() -> None:
         services.start(airflow.TRIGGERER)
         if sql_server.addresses(config):
             sql_server.start(platform, services.variables)
-        if not class_path.archive(config, java_home).exists():
+        if not environment.class_archive(config, java_home).exists():
             # The next start of a driver uses the archive.
             command = [str(install.venv() / "bin" / "python"), "-m", "include.local.class_data"]
             platform.start(CLASS_DATA, command, services.variables)

@@ -13,10 +13,10 @@ from sqlalchemy import Engine, select
 
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
-from include.control import acknowledgements, first_loads, orders
+from include.control import first_loads, incidents, orders
 from include.control.decide import State
 from include.control.store import database
-from include.control.store.schema import incidents
+from include.control.store.schema import incidents as incident_rows
 from include.control.supervision import supervision
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
@@ -38,8 +38,8 @@ def by_target() -> dict[str, str]:
     """
     try:
         with database.reading(database.connect(settings().control_url)) as connection:
-            open_alarms = connection.execute(select(incidents).where(incidents.c.ended_at.is_(None))).all()
-            acknowledged = acknowledgements.valid(connection)
+            open_alarms = connection.execute(select(incident_rows).where(incident_rows.c.ended_at.is_(None))).all()
+            acknowledged = incidents.valid_acknowledgements(connection)
     except SluiceError:
         return {}
     alarms = {}

@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from include.airflow import controls, jobs, tasks
 from include.control import orders
-from include.control.jobs import approvals, rewinds
+from include.control.jobs import rewinds
 from include.control.jobs.rewinds import RestorePoint
 from include.control.store import database
 from include.control.store.schema import audits
@@ -79,10 +79,10 @@ def test_the_approval_of_a_rewind_stands_where_its_job_looks(users):
         rewinds.plan(engine, SILVER, "2026-03-01", restore_points, [], "ada", "a bug") for _ in range(2)
     )
     jobs.require_approved_rewind(approved_job.number, answer("grace"))
-    approvals.require(engine, approved_job)
+    rewinds.require(engine, approved_job)
     # A user marked both tasks of the other job as successful.
     with pytest.raises(UsageError, match="nobody has approved it"):
-        approvals.require(engine, other_job)
+        rewinds.require(engine, other_job)
 
 
 def dead_job(engine) -> str:

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, select
 
 from include.airflow import controls, tasks
 from include.airflow.supervisor import watchdog
-from include.control import acknowledgements, incidents, orders
+from include.control import incidents, orders
 from include.control.store import database
 from include.control.store.schema import audits, releases, resets, skips
 from include.local import environment
@@ -232,7 +232,7 @@ def test_an_alarm_is_acknowledged_for_the_hours_that_the_form_names():
     command = controls.command(form(flow=BRONZE, action="acknowledge", hours=2), "ada")
     [message] = controls.run_command(engine, command, None, None)
     with database.transaction(engine) as connection:
-        ends_at = acknowledgements.valid(connection)[BRONZE].ends_at
+        ends_at = incidents.valid_acknowledgements(connection)[BRONZE].ends_at
         assert 1.9 * 3600 < ends_at - database.now(connection) < 2.1 * 3600
         incidents.end(connection, BRONZE)
     assert message.startswith(f"{BRONZE}: its alarm STUCK is acknowledged by ada until ")

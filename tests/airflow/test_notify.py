@@ -14,9 +14,8 @@ from sqlalchemy import Engine
 from include.airflow.supervisor import notify
 from include.control import incidents
 from include.control.commands import DESTRUCTIVE
-from include.control.decide import State
+from include.control.decide import REMEDIES, State
 from include.control.incidents import Incident
-from include.control.remedies import REMEDIES
 from include.control.store import database
 from include.errors import Unreachable, UsageError
 from tests.conftest import ROOT, free_port

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from include.airflow.supervisor import reconcile, source_health
 from include.catalog import Catalog
-from include.control import acknowledgements, incidents
+from include.control import incidents
 from include.control.store import database
 from include.control.supervision.supervision import SourceHealth
 from include.spec import Delta, Files, Replace, Table
@@ -61,5 +61,5 @@ def test_the_alarm_of_a_view_that_is_acknowledged_is_no_red_task(engine):
     health = {VIEW.name: SourceHealth(not_fresh="12 min old")}
     settle(engine, health)
     with database.transaction(engine) as connection:
-        assert acknowledgements.acknowledge(connection, VIEW.name, "ada", "known", hours=1)
+        assert incidents.acknowledge(connection, VIEW.name, "ada", "known", hours=1)
     assert settle(engine, health) == []

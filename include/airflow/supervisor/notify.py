@@ -23,10 +23,9 @@ from sqlalchemy import Engine
 from include.airflow.supervisor import housekeeping
 from include.airflow.supervisor.watchdog import DATABASE
 from include.control import incidents
-from include.control.decide import State
+from include.control.decide import State, remedy
 from include.control.definitions import INVALID_DEFINITION
 from include.control.incidents import Incident
-from include.control.remedies import remedy
 from include.control.store import database
 from include.control.supervision import supervision
 from include.errors import SluiceError, Unreachable, UsageError

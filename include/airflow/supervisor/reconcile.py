@@ -19,7 +19,7 @@ from include.airflow.launchers import launch
 from include.airflow.launchers.launch import Launcher, Liveness
 from include.airflow.supervisor import kafka_connections, notify, source_health
 from include.catalog import Catalog
-from include.control import acknowledgements, definitions, incidents, schedule
+from include.control import definitions, incidents, schedule
 from include.control.decide import State
 from include.control.definitions import INVALID_DEFINITION
 from include.control.store import database
@@ -103,7 +103,7 @@ def _settle_promises(engine: Engine, tables: Catalog, health: dict[str, SourceHe
     with database.transaction(engine) as connection:
         sick = {table: (State.NOT_FRESH, reason, "") for table, reason in broken.items()}
         incidents.settle(connection, sick, others - sick.keys())
-        acknowledged = acknowledgements.valid(connection)
+        acknowledged = incidents.valid_acknowledgements(connection)
     for table, reason in broken.items():
         print(f"{table}: {State.NOT_FRESH}: {reason}. {acknowledged.get(table, '')}")
     return [

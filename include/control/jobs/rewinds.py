@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include.control import commands, lease
-from include.control.jobs import backfills, held_flows, job_id, paused_flows, stale_tables
+from include.control.jobs import backfills, held_flows, job_id, stale_tables
 from include.control.store import database
-from include.control.store.job_schema import rewinds
+from include.control.store.job_schema import approvals, rewinds
 from include.errors import FlowBroken, UsageError
 from include.spec import table_of
 
@@ -178,7 +178,7 @@ def stop(engine: Engine, rewind: Rewind) -> None:
             blockers := blocking_jobs(connection, rewind.cut, rewind.number)
         ):
             raise UsageError(f"{rewind.table}: rewind {rewind.number} is not begun: {'; '.join(blockers)}")
-        paused_flows.stop(connection, job_id.rewind(rewind.number), rewind.flows, rewind.who, reason)
+        held_flows.stop(connection, job_id.rewind(rewind.number), rewind.flows, rewind.who, reason)
         stored = _read(connection, rewind.number)
         phase = STOPPING if stored.phase == PLANNED else stored.phase
         message, now = f"{len(stored.stopped)} flows end their batch in hand", database.now(connection)
@@ -224,7 +224,7 @@ def undo(connection: Connection, rewind: Rewind, tables: Iterable[str]) -> None:
 
 def close(connection: Connection, rewind: Rewind, phase: str, message: str, failure: str | None = None) -> None:
     """Close the rewind in this phase, and restore what was wanted of its flows."""
-    paused_flows.resume(connection, job_id.rewind(rewind.number), rewind.who)
+    held_flows.resume(connection, job_id.rewind(rewind.number), rewind.who)
     now = database.now(connection)
     _update(connection, rewind.number, phase=phase, said=message, failure=failure, phase_at=now, ended_at=now)
     commands.audit(connection, rewind.who, "rewind", rewind.table, rewind.reason, f"{phase}: {failure or message}")
@@ -253,3 +253,28 @@ def _to_rewind(connection: Connection, row: Row[Any]) -> Rewind:
         *(row.number, row.target, row.moment, cut, tuple(json.loads(row.views)), row.key, row.who, row.reason),
         *(row.phase, row.said, row.failure, stopped, row.planned_at, row.phase_at, row.ended_at, is_held),
     )
+
+
+def approve(engine: Engine, rewind: Rewind, approver: str) -> None:
+    """Record that a rewind may begin, and who approved it, in the table `approval` and in the audit. Raises
+    Unreachable.
+    """
+    with database.transaction(engine) as connection:
+        values = {"job": lease_name(rewind.number), "who": approver, "at": database.now(connection)}
+        connection.execute(database.insert(connection, approvals).values(values).on_conflict_do_nothing())
+        commands.audit(
+            connection, rewind.who, "rewind", rewind.table, rewind.reason, f"to {rewind.moment}: approved by {approver}"
+        )
+
+
+def require(engine: Engine, rewind: Rewind) -> None:
+    """Raises UsageError if nobody has approved the rewind. A rewind that has begun needs no approval to complete."""
+    if rewind.is_begun:
+        return
+    with database.reading(engine) as connection:
+        approval = select(approvals.c.who).where(approvals.c.job == lease_name(rewind.number))
+        if connection.execute(approval).first() is None:
+            raise UsageError(
+                f"{rewind.table}: rewind {rewind.number} is not begun, as nobody has approved it: approve it in "
+                f"Airflow, or begin it with --approved-by NAME"
+            )

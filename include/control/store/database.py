@@ -5,7 +5,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from contextvars import ContextVar
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,75 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
-from include.control.store import migrations, private_files, timeouts
-from include.control.store.postgresql import prepare as prepare_postgresql
+from include.control.store import migrations, private_files
 from include.errors import Unreachable, UsageError
+
+# Much shorter than the TTL of a lease, so that a blocked writer has time for another try.
+BUSY_TIMEOUT_SECONDS = 3
+
+_ends_at: ContextVar[float] = ContextVar("ends_at")
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Limit all waiting inside, for connections, locks and answers, to BUSY_TIMEOUT_SECONDS in total."""
+    token = _ends_at.set(time.monotonic() + BUSY_TIMEOUT_SECONDS)
+    try:
+        yield
+    finally:
+        _ends_at.reset(token)
+
+
+def seconds_left() -> float:
+    """The seconds until a wait has to end."""
+    now_seconds = time.monotonic()
+    return max(0.0, _ends_at.get(now_seconds + BUSY_TIMEOUT_SECONDS) - now_seconds)
+
+
+# The server ends the transaction of a suspended process before those who wait for its locks time out.
+SERVER_SIDE = {
+    "idle_in_transaction_session_timeout": BUSY_TIMEOUT_SECONDS * 500,
+    "lock_timeout": BUSY_TIMEOUT_SECONDS * 1000,
+    "statement_timeout": BUSY_TIMEOUT_SECONDS * 1000,
+}
+# TCP notices that an idle connection has died before it is used.
+NETWORK = {
+    "keepalives_idle": BUSY_TIMEOUT_SECONDS,
+    "keepalives_interval": 1,
+    "keepalives_count": 3,
+    "tcp_user_timeout": BUSY_TIMEOUT_SECONDS * 1000,
+    # The minimum of psycopg.
+    "connect_timeout": 2,
+}
+
+
+def prepare(engine: Engine) -> None:
+    """Limit every connection of `engine` to the time that a transaction may take."""
+    # SQLAlchemy has imported it: users of SQLite do not pay for the import.
+    psycopg: Any = engine.dialect.loaded_dbapi
+
+    @event.listens_for(engine, "do_connect")
+    def do_connect(_dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
+        if seconds_left() == 0:
+            raise psycopg.OperationalError("no time left to connect")
+        server_options = " ".join(f"-c {name}={value}" for name, value in SERVER_SIDE.items())
+        options = NETWORK | options | {"options": f"{options.get('options', '')} {server_options}"}
+        connection = psycopg.connect(*arguments, **options)
+        # psycopg waits here without a limit: the kernel of a suspended server still answers TCP.
+        connection.wait = partial(_wait, connection, psycopg.OperationalError)
+        return connection
+
+
+def _wait(connection: Any, timeout_error: type[Exception], generator: Any, interval: float = 0.1) -> Any:
+    ends_at = time.monotonic() + seconds_left()
+    try:
+        return type(connection).wait(connection, generator, interval, ends_at - time.monotonic())
+    except timeout_error:
+        if time.monotonic() >= ends_at:
+            # The answer may still arrive, and would be read as the answer to the next query.
+            connection.close()
+        raise
+
 
 URLS = {"sqlite", "postgresql+psycopg"}
 MISTAKES = (DataError, IntegrityError, ProgrammingError)
@@ -39,7 +106,7 @@ def connect(url: str) -> Engine:
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine)
     else:
-        prepare_postgresql(engine)
+        prepare(engine)
     # Its options may contain a password, too.
     printable_url = parsed_url.set(query={}).render_as_string(hide_password=True)
     try:
@@ -81,7 +148,7 @@ def _prepare_sqlite(engine: Engine) -> None:
     def on_connect(connection: Any, _record: Any) -> None:
         # The driver must not begin transactions: `on_begin` does.
         connection.isolation_level = None
-        connection.execute(f"PRAGMA busy_timeout = {timeouts.BUSY_TIMEOUT_SECONDS * 1000}")
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_SECONDS * 1000}")
         connection.execute("PRAGMA journal_mode = WAL")
 
     @event.listens_for(engine, "begin")
@@ -150,7 +217,7 @@ def _error_code(error: DBAPIError) -> object:
 @contextmanager
 def _raises_unreachable(subject: str, remedy: str, mistakes: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     try:
-        with timeouts.limited():
+        with limited():
             yield
     except mistakes:
         raise

@@ -1,5 +1,6 @@
 """The supervisor's work on one driver: it observes each flow, decides, and stores the decision."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -7,16 +8,45 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import acknowledgements, driver_rows, first_loads, incidents, lease, orders
+from include.control import driver_rows, first_loads, incidents, lease, orders
 from include.control.decide import HEALTHY_SECONDS, RUNNING_BUT_SICK, START_SECONDS, Decision, State, decide
+from include.control.jobs import backfills as jobs_of_backfills
+from include.control.jobs import rewinds as jobs_of_rewinds
 from include.control.jobs import windows
 from include.control.observed_flow import Failure, ObservedFlow, Start
 from include.control.process import Holder, Process
 from include.control.store import clock, database
+from include.control.store.job_schema import backfills, requests, rewinds
 from include.control.store.schema import desired, drivers, pulses, runs
-from include.control.supervision import orphaned_flows, shutdown
+from include.control.supervision import shutdown
 from include.control.supervision.shutdown import Shutdown
 from include.spec import table_of
+
+
+def flows(connection: Connection) -> dict[str, Failure]:
+    """By flow, the job that has stopped it and died, as a failure that needs a person."""
+    holders = lease.alive(connection)
+    unfinished = select(rewinds).where(rewinds.c.ended_at.is_(None), rewinds.c.stopped.is_not(None))
+    by_rewinds = {
+        flow: _to_failure("rewind", job.number, job.target)
+        for job in connection.execute(unfinished)
+        if jobs_of_rewinds.lease_name(job.number) not in holders
+        for flow in json.loads(job.stopped)
+    }
+    with_requests = backfills.outerjoin(requests, requests.c.root == backfills.c.root)
+    is_unfinished = backfills.c.ended_at.is_(None) & backfills.c.readers.is_not(None)
+    unfinished = select(backfills, requests.c.driver).select_from(with_requests).where(is_unfinished)
+    return by_rewinds | {
+        flow: _to_failure("backfill", job.number, job.target)
+        for job in connection.execute(unfinished)
+        if holders.keys().isdisjoint((jobs_of_backfills.lease_name(job.root), lease.driver_lease(job.driver or "")))
+        for flow in json.loads(job.readers)
+    }
+
+
+def _to_failure(kind: str, number: int, table: str) -> Failure:
+    return Failure(f"stopped by {kind} {number} of {table}, which died", f"{kind.upper()}_UNFINISHED", True)
+
 
 SUPERVISOR = "supervise"
 
@@ -100,7 +130,7 @@ def settle(
         _store_intent(connection, decisions, is_new_driver=launch_since is not None)
         if not observed_driver.shutdown:
             _store_states(connection, observed, decisions)
-        acknowledgement_of = acknowledgements.valid(connection)
+        acknowledgement_of = incidents.valid_acknowledgements(connection)
     acknowledged = {
         flow: str(acknowledgement_of[flow])
         for flow, decision in decisions.items()
@@ -151,7 +181,7 @@ def _observe_driver(connection: Connection, driver: str, dead_handle: str | None
     restart_seconds_ago = (
         clock.seconds_ago(now_seconds, row.ends_at) if driver_rows.is_restart_due(row, epoch) else None
     )
-    return _Driver(row, holders, is_alive, is_up, restart_seconds_ago, orphaned_flows.flows(connection), shutdown_)
+    return _Driver(row, holders, is_alive, is_up, restart_seconds_ago, flows(connection), shutdown_)
 
 
 def _may_come_up(row: Any, epoch: int, dead_handle: str | None, now_seconds: float) -> bool:

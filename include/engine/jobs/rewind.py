@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.control import lease, resets
-from include.control.jobs import approvals, rewinds, stale_tables, windows
+from include.control.jobs import rewinds, stale_tables, windows
 from include.control.jobs.rewinds import Rewind
 from include.control.resets import Reset
 from include.control.store import database
@@ -76,8 +76,8 @@ def resume(number: int, tables: Catalog, approved_by: str | None = None) -> None
         print(f"sluice: rewind {number}: nothing done, it is done: {rewind.message}", flush=True)
         return
     if approved_by and not rewind.is_begun:
-        approvals.approve(engine, rewind, f"{approved_by}, by hand")
-    approvals.require(engine, rewind)
+        rewinds.approve(engine, rewind, f"{approved_by}, by hand")
+    rewinds.require(engine, rewind)
     with window.open_worker(engine, tables, f"rewind {rewind.table}", list(rewind.cut)) as worker:
         work(worker, number)
 

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import Engine, update
 
-from include.control import acknowledgements, commands, incidents
+from include.control import commands, incidents
 from include.control.commands import Action, Command
 from include.control.decide import Decision, State
 from include.control.store import database
@@ -24,7 +24,7 @@ def acknowledge(engine: Engine, hours: float = 2) -> str:
 
 def is_acknowledged(engine: Engine, state: State, error: str = "") -> bool:
     with database.transaction(engine) as connection:
-        acknowledgement = acknowledgements.valid(connection).get(FLOW)
+        acknowledgement = incidents.valid_acknowledgements(connection).get(FLOW)
     return acknowledgement is not None and acknowledgement.covers(Decision(state, "why", error=error))
 
 

@@ -23,8 +23,8 @@ from include.control.lock import LockRequest
 from include.control.orders import Order
 from include.control.process import Holder
 from include.control.store import database
+from include.control.store.database import BUSY_TIMEOUT_SECONDS
 from include.control.store.schema import desired, leases, metadata, runs
-from include.control.store.timeouts import BUSY_TIMEOUT_SECONDS
 from include.errors import LeaseHeld, LeaseLost, SluiceError, Unreachable
 from tests.conftest import ROOT
 from tests.support.waiting import wait_until

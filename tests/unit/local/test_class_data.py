@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from include.local import artifacts, class_path, environment, java
+from include.local import artifacts, environment, java
 from include.settings import settings
 
 SHARED = "shared objects file (top)"
@@ -15,7 +15,7 @@ CLASSES = ("org.apache.spark.deploy.SparkSubmit", "org.apache.spark.internal.Log
 
 @pytest.fixture
 def archive():
-    path = class_path.archive(settings(), java.home())
+    path = environment.class_archive(settings(), java.home())
     if not path.exists():
         pytest.skip("there is no archive: make class-data")
     return path
@@ -34,7 +34,9 @@ def class_sources(path: str, archive) -> dict[str, str]:
 
 def test_a_driver_has_sparks_classes_from_the_archive(archive):
     conf = settings().home / "conf" / "spark"
-    sources = class_sources(f"{class_path.driver_class_path(settings())}:{conf}/:{artifacts.pyspark_jars()}/*", archive)
+    sources = class_sources(
+        f"{environment.driver_class_path(settings())}:{conf}/:{artifacts.pyspark_jars()}/*", archive
+    )
     assert [sources[name] for name in CLASSES] == [SHARED] * len(CLASSES)
 
 
@@ -43,6 +45,6 @@ def test_where_the_jars_are_others_a_driver_starts_without_it(archive, tmp_path)
     shutil.copytree(settings().jars / "spark", tmp_path / "spark")
     next(iter(sorted((tmp_path / "spark").glob("*.jar")))).unlink()
     other_settings = replace(settings(), jars=tmp_path)
-    assert class_path.archive(other_settings, java.home()).name != archive.name
-    sources = class_sources(class_path.driver_class_path(other_settings), archive)
+    assert environment.class_archive(other_settings, java.home()).name != archive.name
+    sources = class_sources(environment.driver_class_path(other_settings), archive)
     assert sources[CLASSES[0]].startswith("file:") or sources[CLASSES[0]].startswith("jrt:")

@@ -11,7 +11,7 @@ from include.catalog import Catalog
 from include.checkpoints.checkpoint_files import OWNER
 from include.control import commands, lease, orders, resets
 from include.control.commands import Action, Command
-from include.control.jobs import approvals, backfill_queue, backfills, rewinds, stale_tables
+from include.control.jobs import backfill_queue, backfills, rewinds, stale_tables
 from include.control.jobs.backfills import Backfill, Follower
 from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.control.store import database
@@ -343,11 +343,11 @@ def test_a_rewind_that_nobody_approved_does_not_begin_and_one_that_was_begun_is_
     with pytest.raises(UsageError, match=f"rewind {rewind.number} is not begun, as nobody has approved it"):
         engine_rewind.resume(rewind.number, house.tables)
     with pytest.raises(UsageError):
-        approvals.require(house.engine, rewind)
+        rewinds.require(house.engine, rewind)
     assert rewinds.get(house.engine, rewind.number).ended_at is None
-    approvals.approve(house.engine, rewind, "grace")
-    approvals.require(house.engine, rewind)
-    approvals.require(house.engine, house.dead_rewind())
+    rewinds.approve(house.engine, rewind, "grace")
+    rewinds.require(house.engine, rewind)
+    rewinds.require(house.engine, house.dead_rewind())
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

@@ -19,8 +19,8 @@ from include.control import lease
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
+from include.control.store.database import BUSY_TIMEOUT_SECONDS
 from include.control.store.schema import leases
-from include.control.store.timeouts import BUSY_TIMEOUT_SECONDS
 from include.errors import LeaseHeld, Unreachable, UsageError
 from tests.conftest import ROOT
 from tests.support.postgresql import Server
