@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, select, update
 
 from include.control import commands, lease
-from include.control.jobs import held_flows, job_id, outdated_rows, stale_tables
+from include.control.jobs import held_flows, job_id, outdated_rows, paused_flows, stale_tables
 from include.control.store import database
 from include.control.store.job_schema import backfills, requests
 from include.control.store.schema import resets
@@ -140,13 +140,13 @@ def stop_readers(engine: Engine, backfill: Backfill, flows: Collection[str]) -> 
                 "REWIND_UNFINISHED",
             )
         reason = f"backfill {backfill.number} of {backfill.table} replaces rows that it reads"
-        held_flows.stop(connection, job_id.backfill(backfill.number), flows, backfill.who, reason)
+        paused_flows.stop(connection, job_id.backfill(backfill.number), flows, backfill.who, reason)
 
 
 def fail_before_replace(engine: Engine, backfill: Backfill, failure: str) -> None:
     """Store a failure from before the replace, and restore what was wanted of the readers. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        held_flows.resume(connection, job_id.backfill(backfill.number), backfill.who)
+        paused_flows.resume(connection, job_id.backfill(backfill.number), backfill.who)
         _update(connection, backfill.number, failure=failure)
 
 
@@ -173,7 +173,7 @@ def finish(
     before, after = rows
     requester, reason = backfill.who, f"behind backfill {backfill.number}"
     with database.transaction(engine) as connection:
-        for flow in held_flows.resume(connection, job_id.backfill(backfill.number), requester):
+        for flow in paused_flows.resume(connection, job_id.backfill(backfill.number), requester):
             if table_of(flow) == backfill.table:
                 continue
             values = {"flow": flow, "accepts_loss": False, "who": requester, "reason": reason}

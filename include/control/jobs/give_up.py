@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine, select, update
 
 from include.control import commands
 from include.control.jobs import backfills as jobs
-from include.control.jobs import held_flows, job_id, rewinds, stale_tables
+from include.control.jobs import job_id, paused_flows, rewinds, stale_tables
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.rewinds import Rewind
 from include.control.store import database
@@ -46,7 +46,7 @@ def rewind(connection: Connection, job: Rewind, message: str, remains: PartialRe
 
 def backfill(connection: Connection, job: Backfill, message: str) -> None:
     """Give up a backfill that has replaced nothing. Its table becomes STALE if it was to follow another table."""
-    held_flows.resume(connection, job_id.backfill(job.number), job.who)
+    paused_flows.resume(connection, job_id.backfill(job.number), job.who)
     now = database.now(connection)
     values = {"phase": jobs.GIVEN_UP, "said": message, "failure": None, "phase_at": now, "ended_at": now}
     connection.execute(update(backfills).where(backfills.c.number == job.number).values(values))

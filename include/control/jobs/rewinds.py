@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include.control import commands, lease
-from include.control.jobs import backfills, held_flows, job_id, stale_tables
+from include.control.jobs import backfills, held_flows, job_id, paused_flows, stale_tables
 from include.control.store import database
 from include.control.store.job_schema import approvals, rewinds
 from include.errors import FlowBroken, UsageError
@@ -178,7 +178,7 @@ def stop(engine: Engine, rewind: Rewind) -> None:
             blockers := blocking_jobs(connection, rewind.cut, rewind.number)
         ):
             raise UsageError(f"{rewind.table}: rewind {rewind.number} is not begun: {'; '.join(blockers)}")
-        held_flows.stop(connection, job_id.rewind(rewind.number), rewind.flows, rewind.who, reason)
+        paused_flows.stop(connection, job_id.rewind(rewind.number), rewind.flows, rewind.who, reason)
         stored = _read(connection, rewind.number)
         phase = STOPPING if stored.phase == PLANNED else stored.phase
         message, now = f"{len(stored.stopped)} flows end their batch in hand", database.now(connection)
@@ -224,7 +224,7 @@ def undo(connection: Connection, rewind: Rewind, tables: Iterable[str]) -> None:
 
 def close(connection: Connection, rewind: Rewind, phase: str, message: str, failure: str | None = None) -> None:
     """Close the rewind in this phase, and restore what was wanted of its flows."""
-    held_flows.resume(connection, job_id.rewind(rewind.number), rewind.who)
+    paused_flows.resume(connection, job_id.rewind(rewind.number), rewind.who)
     now = database.now(connection)
     _update(connection, rewind.number, phase=phase, said=message, failure=failure, phase_at=now, ended_at=now)
     commands.audit(connection, rewind.who, "rewind", rewind.table, rewind.reason, f"{phase}: {failure or message}")
