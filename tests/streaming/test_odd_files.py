@@ -226,6 +226,10 @@ def test_values_of_typed_files_are_exact_or_rescued(landing, run_once):
     )
     drop("4", _path=bad_text)
     drop("5", t=pa.array([300_000_000_000_000_000], pa.timestamp("us", "UTC")), d=pa.array([date(1, 1, 1)]))
+    nested = pa.array(
+        [[{"at": nanos}], [{"at": nanos + 7}], None], pa.list_(pa.struct([("at", pa.timestamp("ns", "UTC"))]))
+    )
+    drop("9", id=pa.array([9, 9, 9]), nested=nested)
     drop("8", id=pa.array([8]), clock=pa.array([time(1, 2, 3)], pa.time64("us")))
     brotli = as_parquet(pa.table({"id": [1]}), compression="brotli")
     landing.drop("6.parquet", brotli)
@@ -242,6 +246,11 @@ def test_values_of_typed_files_are_exact_or_rescued(landing, run_once):
     assert rows["4.parquet"] == [{"rescued": {"_path": "Caf\u00e9"}}]
     assert rows["5.parquet"] == [{"d": date(1, 1, 1), "rescued": {"t": "+11476-08-15 05:20:00"}}]
     assert rows["8.parquet"] == [{"id": 8, "rescued": {"clock": "01:02:03"}}]
+    assert rows["9.parquet"] == [
+        {"id": 9, "nested": [{"at": moment}]},
+        {"id": 9, "rescued": {"nested": [{"at": nanos + 7}]}},
+        {"id": 9},
+    ]
     assert reasons(landing) == {
         "6.parquet": "its columns are compressed with BROTLI, which is not read: write it with zstd or gzip",
         "7.parquet": "it has no columns",

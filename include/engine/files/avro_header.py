@@ -4,6 +4,7 @@ The format: https://avro.apache.org/docs/current/specification/, section "Object
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow
@@ -11,6 +12,8 @@ import pyarrow
 from include.project.avro import AvroType, RefersToItself
 
 MAGIC = b"Obj\x01"
+# No name of a field.
+ELEMENT = "*"
 SCHEMA, CODEC = b"avro.schema", b"avro.codec"
 CODECS = ("null", "deflate", "bzip2", "snappy", "zstandard", "xz")
 # Records without bytes would be read for ever.
@@ -23,10 +26,13 @@ SYNC_BYTES = 16
 
 @dataclass(frozen=True)
 class AvroHeader:
-    """schema: as JSON. names: of its fields."""
+    """schema: as JSON. names: of its fields. nanoseconds: the places of times in nanoseconds, as `_nanoseconds` yields
+    them.
+    """
 
     schema: str
     names: tuple[str, ...]
+    nanoseconds: frozenset[tuple[str, ...]]
 
 
 def read(file: pyarrow.NativeFile, checks_blocks: bool) -> AvroHeader:
@@ -47,17 +53,28 @@ def read(file: pyarrow.NativeFile, checks_blocks: bool) -> AvroHeader:
     if checks_blocks:
         _require_blocks(file, reader.at + SYNC_BYTES)
     text = metadata[SCHEMA].decode(errors="replace")
-    _require_columns(text)
-    return AvroHeader(text, tuple(str(part["name"]) for part in json.loads(text).get("fields", ())))
+    nanoseconds = {place for name, type_ in _fields(text).items() for place in _nanoseconds(type_, (name,))}
+    names = tuple(str(part["name"]) for part in json.loads(text).get("fields", ()))
+    return AvroHeader(text, names, frozenset(nanoseconds))
 
 
-def _require_columns(schema: str) -> None:
+def _fields(schema: str) -> dict[str, AvroType]:
     try:
-        AvroType.of(schema)
+        return dict(AvroType.of(schema).fields)
     except RefersToItself as error:
         raise OSError(f"its type {error} holds values of itself, and no column does: write them flat") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise OSError("the schema of the Avro file is none of a record, and so it has no columns") from error
+
+
+def _nanoseconds(type_: AvroType, place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yields the places of times in nanoseconds: names of fields, and `ELEMENT` for elements of an array or a map."""
+    if type_.logical == "timestamp-nanos":
+        yield place
+    if type_.element:
+        yield from _nanoseconds(type_.element, (*place, ELEMENT))
+    for name, inner in type_.fields.items():
+        yield from _nanoseconds(inner, (*place, name))
 
 
 def _require_blocks(file: pyarrow.NativeFile, at: int) -> None:

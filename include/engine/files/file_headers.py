@@ -62,7 +62,7 @@ class FileHeader:
     names: tuple[str, ...] = ()
     encoding: str = ""
     line_separator: str = ""
-    nanoseconds: frozenset[str] = frozenset()
+    nanoseconds: frozenset[tuple[str, ...]] = frozenset()
     problem: str = ""
     rule: str = UNREADABLE
     outage: Unreachable | None = None
@@ -169,7 +169,7 @@ def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[
             # In a store, each block would cost a request.
             header = avro_header.read(file, checks_blocks=isinstance(system, fs.LocalFileSystem))
             _require_distinct(header.names)
-            return FileHeader(path, header.schema)
+            return FileHeader(path, header.schema, nanoseconds=header.nanoseconds)
     with text_file.open_text(system, path) as stream:
         if source.format in ("json", "text"):
             begin = stream.read(len(codecs.BOM_UTF32_LE))
@@ -223,15 +223,21 @@ def _parquet_head(system: fs.FileSystem, path: str) -> FileHeader:
             parquet_pages.require_bounds(file, column)
     schema = metadata.schema.to_arrow_schema().remove_metadata()
     _require_distinct(schema.names)
-    fields = [metadata.schema.column(index) for index in range(metadata.num_columns)]
-    nanoseconds = frozenset(
-        column.name
-        for column in fields
-        if column.path == column.name
-        and '"nanoseconds"' in column.logical_type.to_json()
-        and column.logical_type.type == "TIMESTAMP"
-    )
+    nanoseconds = frozenset(place for field in schema for place in _nanoseconds(field.type, (field.name,)))
     return FileHeader(path, (str(schema), nanoseconds), nanoseconds=nanoseconds)
+
+
+def _nanoseconds(type_: pyarrow.DataType, place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yields the places of times in nanoseconds: names of fields, and `ELEMENT` for elements of a list or a map."""
+    if pyarrow.types.is_timestamp(type_) and type_.unit == "ns":
+        yield place
+    elif pyarrow.types.is_struct(type_):
+        for field in type_:
+            yield from _nanoseconds(field.type, (*place, field.name))
+    elif pyarrow.types.is_map(type_):
+        yield from _nanoseconds(type_.item_type, (*place, avro_header.ELEMENT))
+    elif pyarrow.types.is_list(type_) or pyarrow.types.is_large_list(type_):
+        yield from _nanoseconds(type_.value_type, (*place, avro_header.ELEMENT))
 
 
 def _too_many(columns: int) -> str:

@@ -1,6 +1,6 @@
 """Reads the records of files as rows of a bronze table: its columns, the path, `_index` and `_rescued_data`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import reduce
 from itertools import chain
 from operator import and_, or_
@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import arrow_udf
 
+from include.engine.files.avro_header import ELEMENT
 from include.engine.files.file_headers import CR_LF, RECORD, FileHeader
 from include.engine.files.schema_evolution import Columns, FileColumn, fits, is_storable
 from include.engine.python import json_documents
@@ -20,6 +21,7 @@ from include.spec import Files
 TEXT = T.StringType()
 # The column of a line of text.
 LINE = "value"
+NESTED = (T.ArrayType, T.MapType, T.StructType)
 # The column of the file's URI. No column of a file has this name, because nobody can read it.
 PATH = "\ue000path"
 # Maps each byte to one character, so that bytes that are no UTF-8 survive.
@@ -189,7 +191,56 @@ def of_typed(
 
 def time_type(head: FileHeader, field: T.StructField) -> T.DataType:
     """Returns the type of a file's column. Spark reads times in nanoseconds as LONG."""
-    return T.TimestampType() if field.name in head.nanoseconds else field.dataType
+    return _with_times(field.dataType, (field.name,), head.nanoseconds)
+
+
+def _with_times(type_: T.DataType, place: tuple[str, ...], nanoseconds: Collection[tuple[str, ...]]) -> T.DataType:
+    def part(inner: T.DataType, name: str = ELEMENT) -> T.DataType:
+        return _with_times(inner, (*place, name), nanoseconds)
+
+    match type_:
+        case T.LongType() if place in nanoseconds:
+            return T.TimestampType()
+        case T.ArrayType():
+            return T.ArrayType(part(type_.elementType), type_.containsNull)
+        case T.MapType():
+            return T.MapType(type_.keyType, part(type_.valueType), type_.valueContainsNull)
+        case T.StructType():
+            fields = [T.StructField(field.name, part(field.dataType, field.name), field.nullable) for field in type_]
+            return T.StructType(fields)
+        case _:
+            return type_
+
+
+def _in_micros(value: Column, type_: T.DataType, stored: T.DataType) -> tuple[Column, Column]:
+    """Returns a value with the times that `stored` has in place of nanoseconds, and whether they are exact."""
+
+    def part(
+        inner: T.DataType, inner_stored: T.DataType
+    ) -> tuple[Callable[[Column], Column], Callable[[Column], Column]]:
+        return (
+            lambda item: _in_micros(item, inner, inner_stored)[0],
+            lambda item: item.isNull() | _in_micros(item, inner, inner_stored)[1],
+        )
+
+    match type_, stored:
+        case T.LongType(), T.TimestampType():
+            # Of a value between two microseconds, the earlier one.
+            rest = F.pmod(value, F.lit(1_000))
+            return F.timestamp_micros(F.call_function("div", value - rest, F.lit(1_000))), rest == 0
+        case T.ArrayType(), T.ArrayType():
+            convert, is_exact = part(type_.elementType, stored.elementType)
+            return F.transform(value, convert), F.forall(value, is_exact)
+        case T.MapType(), T.MapType():
+            convert, is_exact = part(type_.valueType, stored.valueType)
+            return F.transform_values(value, lambda _, item: convert(item)), F.forall(F.map_values(value), is_exact)
+        case T.StructType(), T.StructType():
+            parts = [(value[of.name], *part(of.dataType, to.dataType)) for of, to in zip(type_, stored, strict=True)]
+            fields = [convert(item).alias(to.name) for (item, convert, _), to in zip(parts, stored, strict=True)]
+            are_exact = reduce(and_, [is_exact(item) for item, _, is_exact in parts])
+            return F.when(value.isNotNull(), F.struct(*fields)), are_exact
+        case _:
+            return value, F.lit(True)
 
 
 def _converted(value: Column, type_: T.DataType, stored: T.DataType) -> tuple[Column, Column | None]:
@@ -198,8 +249,13 @@ def _converted(value: Column, type_: T.DataType, stored: T.DataType) -> tuple[Co
     """
     if isinstance(type_, T.LongType) and isinstance(stored, T.TimestampType):
         # Of a value between two microseconds, the earlier one is stored, and the nanoseconds are rescued.
-        rest = F.pmod(value, F.lit(1_000))
-        return F.timestamp_micros(F.call_function("div", value - rest, F.lit(1_000))), rest == 0
+        return _in_micros(value, type_, stored)
+    if isinstance(type_, NESTED) and not fits(type_, stored):
+        # `stored` has times where the file has nanoseconds.
+        times, is_exact = _in_micros(value, type_, stored)
+        is_sound = _is_sound(value, type_)
+        is_exact = is_exact if is_sound is None else is_exact & is_sound
+        return F.when(is_exact, times), is_exact
     if stored == TEXT and type_ == TEXT:
         text = F.try_validate_utf8(value)
         return text, text.isNotNull()

@@ -1,9 +1,12 @@
 """Each value of an Avro record is exact, or NULL with an entry in `_errors`, as `fastavro` reads it."""
 
+import bz2
 import io
 import json
+import lzma
 import random
 import uuid
+import zlib
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -11,15 +14,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from include.engine import struct_type
 from include.engine.batch import parse_avro
+from include.engine.files import batch_of_files, file_headers
+from include.engine.tables import create_table
 from include.project.avro import AvroType, RefersToItself
 from include.spec import Avro
 from tests.support.flows import FULL
+from tests.support.landing import Landing
 
 COUNT = 20_000 if FULL else 600
 EPOCH = datetime(1970, 1, 1)
@@ -218,3 +225,89 @@ def test_a_type_that_is_used_twice_does_not_refer_to_itself():
     fields = [{"name": "first", "type": POINT}, {"name": "second", "type": ["null", "Point"]}]
     names = AvroType.of(json.dumps({"type": "record", "name": "Pair", "fields": fields})).fields
     assert names["first"] == names["second"]
+
+
+SYNC = b"0123456789abcdef"
+
+
+def long(value: int) -> bytes:
+    value, content = value << 1 ^ value >> 63, b""
+    while value > 0x7F:
+        content, value = content + bytes([value & 0x7F | 0x80]), value >> 7
+    return content + bytes([value])
+
+
+def container(schema: dict[str, Any], records: list[bytes], codec: str = "null", compress: Callable = bytes) -> bytes:
+    """An Avro file of one block, also in codecs for which Python has no library."""
+    metadata = {b"avro.schema": json.dumps(schema).encode(), b"avro.codec": codec.encode()}
+    header = b"".join(long(len(text)) + text for entry in metadata.items() for text in entry)
+    block = compress(b"".join(records))
+    content = b"Obj\x01" + long(len(metadata)) + header + long(0) + SYNC
+    return content + (long(len(records)) + long(len(block)) + block + SYNC if records else b"")
+
+
+def of_pyarrow(codec: str) -> Callable[[bytes], bytes]:
+    return lambda content: pa.compress(content, codec=codec, asbytes=True)
+
+
+CODECS: dict[str, Callable[[bytes], bytes]] = {
+    "null": bytes,
+    "deflate": lambda content: zlib.compress(content, wbits=-15),
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstandard": of_pyarrow("zstd"),
+    "snappy": lambda content: of_pyarrow("snappy")(content) + zlib.crc32(content).to_bytes(4, "big"),
+}
+
+
+def test_files_of_each_codec_are_read_and_what_no_column_holds_is_rescued(spark: SparkSession):
+    landing = Landing("odd_avro_files")
+    table = landing.table("avro")
+    create_table.create(spark, table)
+    nanos = logical("long", "timestamp-nanos")
+    flat = {"type": "record", "name": "r", "fields": [{"name": "n", "type": "long"}, {"name": "at", "type": nanos}]}
+    moment = 1_700_000_000_000_000_000
+    records = [long(1) + long(moment), long(2) + long(moment + 1)]
+    paths = [landing.drop(f"{codec}.avro", container(flat, records, codec, pack)) for codec, pack in CODECS.items()]
+    paths.append(landing.drop("none.avro", container(flat, [])))
+    inner = [{"name": "time", "type": logical("long", "timestamp-micros")}, {"name": "text", "type": "string"}]
+    part = {"type": "record", "name": "part", "fields": inner}
+    fields = [{"name": "part", "type": part}, {"name": "tags", "type": {"type": "array", "items": "string"}}]
+    nested = {"type": "record", "name": "r", "fields": fields}
+    values = [(0, b"a", b"b"), (2**60, b"a", b"b"), (0, b"\xe9", b"b"), (0, b"a", b"\xe9")]
+    parts = [long(at) + long(1) + text + long(1) + long(1) + tag + long(0) for at, text, tag in values]
+    paths.append(landing.drop("nested.avro", container(nested, parts)))
+    # Times in nanoseconds within arrays and records.
+    inner = [{"name": "at", "type": ["null", nanos]}, {"name": "x", "type": "int"}]
+    spans = {"type": "array", "items": {"type": "record", "name": "span", "fields": inner}}
+    deep = {"type": "record", "name": "r", "fields": [{"name": "spans", "type": spans}]}
+    items = [[moment, None], [moment + 1]]
+    spanned = [
+        long(len(row)) + b"".join((long(0) if at is None else long(1) + long(at)) + long(7) for at in row) + long(0)
+        for row in items
+    ]
+    paths.append(landing.drop("spans.avro", container(deep, spanned)))
+    heads = file_headers.read_headers(table, map(str, paths))
+    assert [head.problem for head in heads] == [""] * len(paths)
+    rows = batch_of_files.read(spark, table, heads)
+    times = F.col("at").cast("timestamp_ntz").cast("string").alias("at")
+    spans = F.col("spans").cast("ARRAY<STRUCT<at: TIMESTAMP_NTZ, x: INT>>").cast("string")
+    found = rows.select("_filename", "n", times, "part.text", "tags", spans, "_rescued_data")
+    by_file: dict[str, list[tuple]] = {}
+    for row in found.orderBy("_filename", "_index").collect():
+        by_file.setdefault(row["_filename"], []).append(tuple(row)[1:])
+    second = "2023-11-14 22:13:20"
+    both = [(1, second, None, None, None, None), (2, second, None, None, None, f'{{"at":{moment + 1}}}')]
+    beyond = '{"part":{"time":"+38504-12-02 23:16:46.846976","text":"a"}}'
+    assert by_file == {f"{codec}.avro": both for codec in CODECS} | {
+        "nested.avro": [
+            (None, None, "a", ["b"], None, None),
+            (None, None, None, ["b"], None, beyond),
+            (None, None, None, ["b"], None, '{"part":{"time":"1970-01-01 00:00:00","text":"\u00e9"}}'),
+            (None, None, "a", None, None, '{"tags":["\u00e9"]}'),
+        ],
+        "spans.avro": [
+            (None, None, None, None, f"[{{{second}, 7}}, {{null, 7}}]", None),
+            (None, None, None, None, None, f'{{"spans":[{{"at":{moment + 1},"x":7}}]}}'),
+        ],
+    }
