@@ -18,8 +18,11 @@ ERRORS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 # System calls, and functions of libraries whose own calls a profile function does not see.
 SYSTEM = ("posix", "_io", "deltalake._internal")
 LIBRARIES = ("pyarrow/parquet/core.py", "deltalake/table.py", "include/lake/", "include/delta/stored_table.py")
-# They only look at a name, or read an answer of the JVM.
-OTHERS = ("fspath", "readline")
+# It only looks at a name.
+OTHERS = ("fspath",)
+# Their files are connections between Python and the JVM of one driver. PySpark waits for ever for the end of a result
+# if one of these fails.
+OF_JVM = ("/socket.py", "/pyspark/", "/py4j/")
 # Methods of Java objects that read or write files.
 JAVA = {"commit", "update", "startTransaction", "txnVersion", "forTable", "save", "execute", "head", "collectToPython"}
 JAVA |= {"collectAsArrowToPython", "count", "localCheckpoint", "forPath"}
@@ -52,6 +55,7 @@ def _call(frame: FrameType, event: str, argument: Any) -> str | None:
     if event == "c_return":
         module = getattr(argument, "__module__", None) or type(getattr(argument, "__self__", None)).__module__
         is_of_file = isinstance(argument, BuiltinFunctionType) and module in SYSTEM and argument.__name__ not in OTHERS
+        is_of_file &= not any(part in frame.f_code.co_filename for part in OF_JVM)
         return f"{argument.__name__} of {frame.f_code.co_name}" if is_of_file else None
     if event != "return":
         return None
