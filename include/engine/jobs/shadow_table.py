@@ -60,12 +60,21 @@ def can_go_on(spark: SparkSession, flow: Table) -> bool:
 
 
 def _is_stored_otherwise(spark: SparkSession, table: Table) -> bool:
-    """Whether `create_table.create` cannot bring the stored columns and partitions to the declaration."""
-    stored = read_table(spark, table.name).schema
+    """Whether `create_table.create` cannot bring stored columns and partitions to the declaration.
+
+    A companion may have columns of its own. A restored one may hold another type of a column than its table.
+    """
     declared_types = {field.name: field.dataType for field in struct_type.from_ddl(table.schema)}
     partition_columns = stored_table.open_table(table.name).metadata().partition_columns
-    return partition_columns != list(table.partition_by) or any(
-        declared_types.get(field.name) != field.dataType for field in stored
+    companions = [name for name in (table.quarantine, table.retained) if settings().is_stored(name)]
+    return (
+        partition_columns != list(table.partition_by)
+        or any(declared_types.get(field.name) != field.dataType for field in read_table(spark, table.name).schema)
+        or any(
+            declared_types.get(field.name, field.dataType) != field.dataType
+            for name in companions
+            for field in read_table(spark, name).schema
+        )
     )
 
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import functions as F
 
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
@@ -183,6 +184,22 @@ def test_what_spark_cannot_go_on_from_is_made_anew_and_goes_on(silver, gold, nam
     for table in (new_silver, new_gold):
         verify.verify(table)
         assert has_no_leftovers(table)
+
+
+def test_a_restored_quarantine_with_columns_of_other_types_is_replaced_too(silver, name, append, run_once, spark):
+    append(f"bronze.{name}", [{"number": number, "place": number} for number in (1, 5000)], SOURCE_SCHEMA)
+    run_once(silver)
+    older = spark.read.format("delta").load(str(settings().table_path(silver.quarantine)))
+    older = older.withColumn("number", F.col("number").cast("string"))
+    older.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(
+        str(settings().table_path(silver.quarantine))
+    )
+    with pytest.raises(FlowBroken, match="--full"):
+        run_once(silver)
+    Backfills(spark, (silver,)).run(silver, as_a_whole=True)
+    run_once(silver)
+    assert (contents(silver), contents(silver.quarantine)) == ([1], [5000])
+    verify.verify(silver)
 
 
 @only_in_full_runs
