@@ -57,9 +57,6 @@ KINDS = {
     "backfills": ("include.cli.jobs:show_backfills", ""),
     "rewinds": ("include.cli.jobs:show_rewinds", ""),
 }
-VISIBLE = {name: command for panel in COMMANDS.values() for name, command in panel.items()}
-
-
 NAMES = [name for panel in COMMANDS.values() for name in panel]
 HELP = ("-h", "--help")
 

@@ -19,6 +19,8 @@ TAIL_BYTES = 8
 # Types of Thrift's compact protocol.
 STOP, TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12
 MOST_NESTED = 16
+# Of an integer: its 64, in groups of seven.
+MOST_BITS = 63
 NO_THRIFT = "a part of the Parquet file is damaged"
 
 
@@ -107,8 +109,6 @@ class _Reader:
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
         """Returns the values of a structure by the number of the field, without booleans."""
-        if depth > MOST_NESTED:
-            raise OSError(NO_THRIFT)
         fields: dict[int, Any] = {}
         field = 0
         while (head := self._byte()) & 0x0F != STOP:
@@ -117,6 +117,8 @@ class _Reader:
         return fields
 
     def _value(self, type_: int, depth: int, is_element: bool = False) -> Any:
+        if depth > MOST_NESTED:
+            raise OSError(NO_THRIFT)
         if type_ in (TRUE, FALSE):
             return self._byte() if is_element else None
         if type_ == BYTE:
@@ -154,6 +156,8 @@ class _Reader:
         while (byte := self._byte()) & 0x80:
             value |= (byte & 0x7F) << shift
             shift += 7
+            if shift > MOST_BITS:
+                raise OSError(NO_THRIFT)
         return value | byte << shift
 
     def _integer(self) -> int:

@@ -1,8 +1,10 @@
 """What the driver finds wrong with a file before Spark reads it."""
 
 import io
+import random
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pyarrow.parquet as parquet
 import pytest
 from pyarrow import orc
 
-from include.engine.files import file_headers
+from include.engine.files import file_headers, parquet_pages
 from tests.conftest import ROOT
 from tests.support.landing import Landing
 
@@ -132,7 +134,7 @@ def test_no_bit_of_a_parquet_file_ends_the_process_that_looks_at_it(tmp_path):
 import sys
 from pathlib import Path
 from pyarrow import fs
-from include.engine.files import file_headers
+from include.engine.files import file_headers, parquet_pages
 content, path = Path(sys.argv[1]).read_bytes(), Path(sys.argv[1] + ".parquet")
 for place in range(len(content) // 2, len(content)):
     for bit in range(8):
@@ -159,3 +161,26 @@ def test_chunks_of_orc_are_as_large_as_their_lengths_can_be():
     content = content[:block] + b"\x18\x80\x80\x80\x20" + content[block + 4 : -1] + bytes([content[-1] + 1])
     sentence = "it claims to be compressed in chunks of 67,108,864 bytes, and 8,388,608 are the most"
     assert problem(Landing("file_headers"), "a.orc", content) == sentence
+
+
+@pytest.mark.parametrize("footer", [b"\x19" * 5_000, b"\x15" + b"\xff" * 5_000_000], ids=["nested lists", "an integer"])
+def test_a_footer_without_end_is_damaged(footer):
+    content = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    with pytest.raises(OSError, match="damaged"):
+        parquet_pages.columns(pa.BufferReader(content))
+
+
+def test_whatever_bytes_of_a_parquet_file_change_its_pages_are_read_or_named():
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.table({"n": list(range(50)), "t": ["x" * n for n in range(50)]}), sink)
+    content = sink.getvalue().to_pybytes()
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    random_ = random.Random(seed)
+    for _ in range(1_000):
+        changed = bytearray(content)
+        changed[random_.randrange(4, len(content) - 8)] = random_.randrange(256)
+        file = pa.BufferReader(bytes(changed))
+        with suppress(OSError):
+            for column in parquet_pages.columns(file):
+                parquet_pages.require_bounds(file, column)
