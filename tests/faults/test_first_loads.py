@@ -21,25 +21,33 @@ from tests.support.waiting import wait_until
 SALES, SHOPS = "sale INT, shop INT", "shop INT, city STRING, at INT"
 
 
-@pytest.mark.parametrize("is_fast", [True, False])
-def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_counted(
-    name, append, driver, run_once, ask, refresh, capsys, monkeypatch, is_fast
-):
-    switch_fast_path(monkeypatch, is_fast)
-    shops = Table(
+@pytest.fixture
+def shops(name) -> Table:
+    return Table(
         name=f"silver.{name}_shops",
         comment="shops",
         source=Delta(f"bronze.{name}_shops"),
         schema=SHOPS,
         write=Upsert(("shop",), sequence_by="at"),
     )
-    sales = Table(
+
+
+@pytest.fixture
+def sales(name, shops) -> Table:
+    return Table(
         name=f"silver.{name}",
         comment="sales with their cities",
         source=Delta(f"bronze.{name}"),
         schema="sale INT, shop INT, city STRING",
         lookups=(Lookup(shops.name, on="shop", columns=("city",), refresh_seconds=0),),
     )
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_counted(
+    name, shops, sales, append, driver, run_once, ask, refresh, capsys, monkeypatch, is_fast
+):
+    switch_fast_path(monkeypatch, is_fast)
     counted = "SELECT city, count(*) AS sales FROM source GROUP BY city"
     sums = Table(
         name=f"gold.{name}",
@@ -88,23 +96,9 @@ def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_c
 
 
 def test_on_a_new_platform_the_first_rows_wait_and_not_a_batch_without_rows(
-    name, append, driver, run_once, ask, monkeypatch
+    name, shops, sales, append, driver, run_once, ask, monkeypatch
 ):
     """`make up` comes before the first message, and the rows of the looked-up table may come more slowly."""
-    shops = Table(
-        name=f"silver.{name}_shops",
-        comment="shops",
-        source=Delta(f"bronze.{name}_shops"),
-        schema=SHOPS,
-        write=Upsert(("shop",), sequence_by="at"),
-    )
-    sales = Table(
-        name=f"silver.{name}",
-        comment="sales with their cities",
-        source=Delta(f"bronze.{name}"),
-        schema="sale INT, shop INT, city STRING",
-        lookups=(Lookup(shops.name, on="shop", columns=("city",), refresh_seconds=0),),
-    )
     tables = Catalog({table.name: table for table in (shops, sales)})
     monkeypatch.setattr(catalog, "load", lambda: tables)
     append(f"bronze.{name}_shops", [], SHOPS)

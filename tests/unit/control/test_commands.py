@@ -273,3 +273,10 @@ def test_a_double_click_is_one_request(on_postgresql, action: Action, driver: st
             wait_until(lambda: connection.execute(blocked_query).scalar_one() == 2, 2)
         answers = [answer for request in requests for answer in request.result()]
     assert sum("nothing done" in answer for answer in answers) == 1
+
+
+def test_a_restart_that_did_nothing_is_not_repeated_by_the_next_one(engine: Engine):
+    want(engine, "stopped")
+    assert ask(engine, Action.RESTART) == [f"{FLOW}: nothing done, it is stopped: action start"]
+    ask(engine, Action.START)
+    assert ask(engine, Action.RESTART) == [f"{FLOW}: restarts after the batch in hand"]
