@@ -28,9 +28,7 @@ class JobId:
         """Parse what a person has typed. Raises UsageError."""
         match = re.fullmatch(f"({'|'.join(JobKind)}) ([0-9]{{1,9}})", text)
         if not match:
-            raise UsageError(
-                f"job is {text!r}: name it as `python -m include.ledger backfills` or `rewinds` does: rewind 3"
-            )
+            raise UsageError(f"job is {text!r}: name it as `sluice jobs` lists it, such as rewind 3")
         return cls(JobKind(match[1]), int(match[2]))
 
 
