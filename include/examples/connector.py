@@ -163,6 +163,7 @@ def run(worker: Worker, variables: Mapping[str, str], greeting: str) -> None:
             if states.keys() == worker.connectors.keys() and not is_greeted:
                 print(greeting, flush=True)
                 is_greeted = True
+            worker.keep_offsets()
             time.sleep(CHECK_SECONDS)
         raise FlowFailed("Kafka Connect ended: read above what it wrote")
     finally:

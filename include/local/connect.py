@@ -29,10 +29,13 @@ FROM_PYSPARK = (
 FROM_BROKER = "kafka-clients"
 WORKER, LOGGING = "worker.properties", "log4j2.properties"
 JSON = "org.apache.kafka.connect.json.JsonConverter"
+OFFSETS, KEPT_OFFSETS = "offsets", "offsets.kept"
+# The last byte of a serialized Java map, and so of a whole file of offsets.
+END_OF_MAP = b"x"
 PROPERTIES = {
     "key.converter": JSON,
     "value.converter": JSON,
-    "offset.storage.file.filename": "offsets",
+    "offset.storage.file.filename": OFFSETS,
     "offset.flush.interval.ms": "1000",
     "plugin.discovery": "service_load",
 }
@@ -70,6 +73,9 @@ class Worker:
             raise SetupError(f"{self.jars / CLASS_PATH} has not the jars of Kafka Connect: run `make connect`")
         (self.directory / "tmp").mkdir(parents=True, exist_ok=True)
         private_files.restrict(self.directory)
+        kept = self.directory / KEPT_OFFSETS
+        if kept.exists() and not self._stored_offsets():
+            kept.replace(self.directory / OFFSETS)
         access = self.kafka.java_properties()
         providers = ",".join(filter(None, [access.pop("config.providers", ""), "env"]))
         # A worker has clients of three kinds, and a prefix for the properties of two of them.
@@ -81,6 +87,24 @@ class Worker:
         (self.directory / LOGGING).write_text(LOGGERS)
         for name, properties in self.connectors.items():
             (self.directory / f"{name}.json").write_text(json.dumps({"name": name, "config": dict(properties)}))
+
+    def keep_offsets(self) -> None:
+        """Keep a copy of the offsets for the next `prepare`.
+
+        Connect overwrites its file in place. After a kill in between the file is empty, which Connect takes for a
+        first start: it would send all rows again, and no delete of the time before. Older offsets are safe, since
+        a database goes on where its replication slot stands.
+        """
+        if offsets := self._stored_offsets():
+            copy = self.directory / f"{KEPT_OFFSETS}.new"
+            copy.write_bytes(offsets)
+            copy.replace(self.directory / KEPT_OFFSETS)
+
+    def _stored_offsets(self) -> bytes:
+        """The content of the file of offsets, empty if a kill left it without its end."""
+        file = self.directory / OFFSETS
+        content = file.read_bytes() if file.exists() else b""
+        return content if content.endswith(END_OF_MAP) else b""
 
     def command(self) -> list[str]:
         """The command that runs the worker in the foreground, in its directory. SIGTERM stops it cleanly."""

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -24,6 +25,7 @@ from include.catalog import Catalog
 from include.errors import SetupError, Unreachable, UsageError
 from include.examples import connector
 from include.ledger import explain, verify
+from include.local.connect import KEPT_OFFSETS, OFFSETS
 from include.project.sources import CHANGE_FEED_PROPERTY
 from include.settings import settings
 from include.spec import Debezium, Delta, Json, Kafka, Lookup, Table, Upsert
@@ -63,6 +65,11 @@ class Billing:
             parse=Debezium("value", into=COLUMNS),
             write=Upsert(("id",), sequence_by="_sequence", deletes="_op = 'd'", truncates="_op = 't'"),
         )
+
+    @property
+    def offsets(self) -> Path:
+        """The file in which a connector of `start_connector` notes its place."""
+        return settings().home / "connect" / self.name / OFFSETS
 
     def close(self) -> None:
         self._connect.remove(self.connection, self.name)
@@ -112,6 +119,17 @@ class Billing:
     def wait_for_more(self, sent: int) -> None:
         wait_until(lambda: len(self.messages()) > sent, 60)
 
+    def wait_for_a_place_behind_the_snapshot(self) -> None:
+        """Until it is kept, a connector that is killed takes its snapshot again, and sends no delete of before."""
+
+        def is_kept() -> bool:
+            # A place moves only with a record.
+            self.connection.execute("SELECT pg_logical_emit_message(true, 'marker', '')")
+            kept = self.offsets.with_name(KEPT_OFFSETS)
+            return kept.exists() and b"lsn_commit" in kept.read_bytes() and b"snapshot" not in kept.read_bytes()
+
+        wait_until(is_kept, 60, poll_seconds=0.5)
+
     def wait_for_all(self, mark: str) -> None:
         """Wait until the topic has all changes so far, of which the last one writes this mark into a row."""
         values = f"VALUES (0, %s, 0, true, NULL) ON CONFLICT (id) DO UPDATE SET document = '{mark}'"
@@ -155,14 +173,15 @@ def test_purchases_are_as_the_database_has_them_whatever_becomes_of_the_connecto
         for number in range(60 * kills):
             billing.change(chance)
             if number == 30:
-                # Until its first position is stored, a connector that is killed begins its snapshot again, and the
-                # deletes before that are in no event.
                 billing.wait_for_all("the snapshot")
+                billing.wait_for_a_place_behind_the_snapshot()
             if number % 60 == 30:
                 billing.wait_for_more(sent)
                 with pytest.raises(SetupError, match=rf"^--slot is {billing.name}, which another connector uses: "):
                     connector.require(billing.connection, f"public.{billing.name}", billing.name, patience_seconds=0)
                 kill(process)
+                # What a kill leaves that comes while Connect writes its file.
+                billing.offsets.write_bytes(b"")
                 process, sent = billing.start_connector(), len(billing.messages())
         billing.connection.execute(f"TRUNCATE {billing.name}")
         for _ in range(20):
