@@ -15,7 +15,8 @@ from tests.support.flows import only_in_full_runs, rows_of
 VALUE = "value BINARY"
 ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>>"
 CHANGES = Upsert(("id",), sequence_by="_sequence", deletes="_op = 'd'", truncates="_op = 't'")
-MANY = {"batches with the fast path": True, "batches of Spark's writers": False}
+FAST, SPARK = "batches with the fast path", "batches of Spark's writers"
+on_both_paths = pytest.mark.parametrize("merge", (FAST, SPARK), indirect=True)
 
 
 def event(op: str, row: dict | None, /, **source: object) -> bytes:
@@ -34,10 +35,10 @@ def table_of(name: str, parse: Debezium, schema: str, write: Upsert) -> Table:
     )
 
 
-@pytest.fixture(params=MANY.values(), ids=MANY)
+@pytest.fixture(params=(FAST, pytest.param(SPARK, marks=only_in_full_runs)))
 def merge(request, append, run_once, name, monkeypatch):
     """`merge(parse, schema, write, *batches)` merges batches of values on one path, verifies, and returns the table."""
-    if not request.param:
+    if request.param == SPARK:
         monkeypatch.setattr(path, "of", lambda spark, table: None)
 
     def run(parse: Debezium, schema: str, write: Upsert, *batches: list[bytes | None]) -> Table:
@@ -73,6 +74,7 @@ BROKEN = {
 }
 
 
+@on_both_paths
 def test_what_is_no_change_event_is_quarantined_with_its_reason_and_is_neither_stale_nor_inserted(merge):
     good = [event("c", {"id": 1, "name": "a"}, lsn=1), event("c", {"id": 9, "name": "i"}, lsn=2)]
     deleted = [event("d", {"id": 9}, lsn=8), None, event("u", {"id": 1, "name": "old"}, lsn=0)]
@@ -168,6 +170,7 @@ def test_the_order_of_changes_is_that_of_the_database_and_rows_of_a_snapshot_com
     assert broken["_errors"][0]["message"].startswith("the change has no source.")
 
 
+@on_both_paths
 def test_a_value_that_was_not_sent_leaves_the_stored_one_as_it_is_in_a_table_of_partial_changes(merge):
     unsent = "__debezium_unavailable_value"
     insert = event("c", {"id": 1, "data": "AQI=", "tags": '["a"]', "name": "a"}, lsn=1)
