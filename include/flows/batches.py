@@ -30,6 +30,8 @@ DUPLICATED = "doubled"  # A second commit of the same batch.
 STATES_WITH_ROWS = (WRITTEN, COMMITTED, EMPTY, HISTORY)
 # The userMetadata key of a commit that replaced a range.
 BACKFILL = "backfill"
+# Key of the `userMetadata` of the commit by which a replay replaces failed rows of the source by what they make.
+RETRIED = "retried"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from include.control.store.schema import losses
 from include.delta import commit_history, stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import LedgerMismatch
-from include.flows.batches import BACKFILL, STATES_WITH_ROWS, UNDONE, BatchHistory, BatchRecord
+from include.flows.batches import BACKFILL, RETRIED, STATES_WITH_ROWS, UNDONE, BatchHistory, BatchRecord
 from include.kafka import broker, cluster
 from include.settings import settings
 from include.spec import Table
@@ -129,7 +129,7 @@ def check_rows(table: Table, entries: list[BatchRecord]) -> list[str]:
     log = DeltaLog(settings().table_path(table.quarantine))
     active = [commit for commit, is_active in commit_history.commits_with_activity(log) if is_active]
     replayed = sum(_deleted(log, commit.version) for commit in active)
-    backfills = [commit.version for commit in active if BACKFILL in commit.metadata]
+    backfills = [commit.version for commit in active if BACKFILL in commit.metadata or RETRIED in commit.metadata]
     # A backfill stores the rows of its range under the newest batch.
     missing = sum(rows_added_by_backfill(log, version) for version in backfills)
     entries = [batch for batch in entries if batch.state != UNDONE]
@@ -151,7 +151,7 @@ def check_rows(table: Table, entries: list[BatchRecord]) -> list[str]:
         )
     notes = [f"{replayed:,} rows of {table.quarantine} were put back by replays"] if replayed else []
     if backfills:
-        notes.append(f"{table.quarantine} was counted as a whole: {len(backfills):,} backfills replaced ranges of it")
+        notes.append(f"{table.quarantine} was counted as a whole: {len(backfills):,} jobs replaced rows of it")
     # Rows of a batch that was not committed. The next attempt replaces them.
     return notes + [
         f"{count:,} rows in {table.quarantine} are of {key}, not committed" for key, count in stored_counts.items()
@@ -159,12 +159,13 @@ def check_rows(table: Table, entries: list[BatchRecord]) -> list[str]:
 
 
 def rows_added_by_backfill(log: DeltaLog, version: int) -> int:
-    """Returns how many rows a backfill added to what the batches count; 0 for any other commit.
+    """Returns how many rows a backfill, or what a replay tried again, added to what the batches count; 0 for any other
+    commit.
 
     After a full refresh, the batches before it do not count any more.
     """
     commit = log.commit(version)
-    backfill = commit.metadata.get(BACKFILL) or {}
+    backfill = commit.metadata.get(BACKFILL) or commit.metadata.get(RETRIED) or {}
     if "rows_before" not in backfill:
         return 0
     return (commit.rows or 0) - (0 if "anew" in backfill else int(backfill["rows_before"]))

@@ -25,7 +25,7 @@ from include.engine.batch import (
     tuning,
     watermark,
 )
-from include.engine.batch.isolation import FailedRows
+from include.engine.batch.isolation import FailedRows, Work
 from include.engine.batch.lookup import Versions
 from include.engine.batch.quality import RowCounts
 from include.engine.batch.watermark import EventTimes
@@ -133,7 +133,7 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
         # The batch is committed. A changed rule or transform must not alter its quarantined rows.
         return
     if (skip := context.checkpoint.skip) and skip.batch == batch:
-        _leave_out(rows.sparkSession, context, context.stamp(batch), skip)
+        _leave_out(rows, context, context.stamp(batch), skip)
         return
     try:
         with limited(rows.sparkSession, context.table, batch):
@@ -151,13 +151,15 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
             raise SourceRowsNeeded from error
         if isinstance(context.table.source, Files):
             # Its files were searched already.
-            raise isolation.not_narrowed(context.table, context.stamp(batch), error) from error
+            raise isolation.not_narrowed(Work.of_batch(context.table, context.stamp(batch)), error) from error
         _write_isolated(rows, context, context.stamp(batch), error)
 
 
-def _leave_out(spark: SparkSession, context: FlowContext, metadata: CommitMetadata, skip: Skip) -> None:
-    """Commits the batch without rows, with the name of who approved that."""
-    table = context.table
+def _leave_out(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, skip: Skip) -> None:
+    """Commits the batch without rows, with the name of who approved that. An aggregate without buckets, which reads
+    all rows of its source in each batch, leaves these out from now on.
+    """
+    table, spark = context.table, rows.sparkSession
     metadata = replace(metadata, skipped={"who": skip.who, "reason": skip.reason})
     if table.watermark:
         context.read_times(spark, metadata.batch)
@@ -166,6 +168,10 @@ def _leave_out(spark: SparkSession, context: FlowContext, metadata: CommitMetada
     if isinstance(table.source, Files):
         left_out = batch_of_files.left_out(spark, table, context.checkpoint, metadata, skip.who)
         commit.add_to_companion(left_out, table.quarantine, metadata, True, last_commit)
+    elif isinstance(table.write, Upsert) and table.is_recomputed and not table.write.recompute:
+        reason = f"left out with batch {metadata.batch}, as {skip.who} has approved: {skip.reason}"
+        _quarantine(isolation.left_out_with_batch(rows, table, reason), context, metadata, True)
+        context.left_out = None
     elif settings().is_stored(table.quarantine):
         # Rows of an earlier try.
         none = read_table(spark, table.quarantine).limit(0).drop(*commit.quarantine_columns(asdict(metadata)))
@@ -178,7 +184,8 @@ def _leave_out(spark: SparkSession, context: FlowContext, metadata: CommitMetada
 def _write_isolated(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, error: Exception) -> None:
     """Writes the batch without the rows that make it fail with this error. These go to the quarantine."""
     table = context.table
-    isolation.announce(table, metadata, error)
+    work = Work.of_batch(table, metadata)
+    isolation.announce(work, error)
     if context.fast_path:
         context.fast_path.forget()
     if isinstance(table.write, Upsert) and table.is_recomputed:
@@ -190,15 +197,13 @@ def _write_isolated(rows: DataFrame, context: FlowContext, metadata: CommitMetad
         return _checked(some_rows, context, metadata, context.rules())
 
     is_proven = isolation.has_made_rows(table, context.checkpoint)
-    with isolation.isolated(rows, table, metadata, error, check, is_proven) as isolated:
-        try:
-            with limited(rows.sparkSession, table, metadata.batch):
-                # An earlier try may have left rows in the quarantine.
-                _write(isolated.rows, context, metadata, True, isolated.failed)
-        except (PySparkException, Py4JError) as still:
-            if isinstance(still, commit.CONFLICTS) or not isolation.is_suspected(still, table):
-                raise
-            raise isolation.not_narrowed(table, metadata, still) from still
+    with (
+        isolation.isolated(rows, table, metadata, error, check, is_proven) as isolated,
+        isolation.narrowed(work),
+        limited(rows.sparkSession, table, metadata.batch),
+    ):
+        # An earlier try may have left rows in the quarantine.
+        _write(isolated.rows, context, metadata, True, isolated.failed)
 
 
 def _write_unwritten(rows: DataFrame, batch: int, context: FlowContext) -> None:
@@ -208,7 +213,8 @@ def _write_unwritten(rows: DataFrame, batch: int, context: FlowContext) -> None:
         commit.commit(no_rows, table, replace(metadata, rows=asdict(RowCounts.of([], table.expect))))
         return
     context.read_times(rows.sparkSession, batch)
-    if table.is_recomputed and context.left_out is None:
+    if table.is_recomputed and (context.left_out is None or context.left_out):
+        # A backfill may have made rows of them.
         context.left_out = isolation.left_out(table)
     if context.fast_path and not isinstance(table.source, Files) and not context.left_out:
         try:
@@ -384,12 +390,21 @@ def _count_by_bucket(rows: DataFrame, context: FlowContext, bucket: Bucket) -> d
 
 
 def _replace_buckets(
-    spark: SparkSession, starts: Iterable[int | None], context: FlowContext, write: Upsert, metadata: CommitMetadata
+    spark: SparkSession,
+    starts: Iterable[int | None],
+    context: FlowContext,
+    write: Upsert,
+    metadata: CommitMetadata,
+    failing: Sequence[int | None] = (),
 ) -> None:
-    """Recomputes the buckets with these starts, in seconds since 1970, and commits them as the batch."""
+    """Recomputes the buckets with these starts, in seconds since 1970, and commits them as the batch.
+
+    failing: starts of buckets between them that are not to be read.
+    """
     table, bucket, starts = context.table, write.recompute, set(starts)
     assert bucket
-    version, buckets = checkpoint_files.read_version(metadata.source_to), table_rows.Buckets.at(starts, bucket, write)
+    version = checkpoint_files.read_version(metadata.source_to)
+    buckets = table_rows.Buckets.at(starts, bucket, write, failing)
     recomputed_rows = table_rows.recomputed(spark, table, write, version, buckets, context.left_out or ())
     pruning = data_skipping.condition(f"stored`.`{bucket.name}", starts, bucket.unit)
     commit.commit(recomputed_rows, table, metadata, pruning=pruning)
@@ -404,6 +419,7 @@ def _recompute_isolated(
     """
     table, spark, bucket = context.table, rows.sparkSession, write.recompute
     assert isinstance(table.source, Delta)
+    work = Work.of_batch(table, metadata)
     starts = sorted(
         data_skipping.within_reach(_count_by_bucket(rows, context, bucket), bucket.unit, write.reach_seconds)
         if bucket
@@ -411,25 +427,27 @@ def _recompute_isolated(
         key=lambda start: (start is not None, start),
     )
     version = checkpoint_files.read_version(metadata.source_to)
-    source = table_rows.without(read_table(spark, table.source.table, version), context.left_out or ())
     buckets = table_rows.Buckets.at(starts, bucket, write) if bucket else table_rows.Buckets()
-    if not table.steps:
-        source = source.filter(buckets.source)
+    source = table_rows.of_buckets(read_table(spark, table.source.table, version), table, buckets)
+    source = table_rows.without(source, context.left_out or ())
+
+    constraints = storable.constraints_of(table)
 
     def aggregate(some_rows: DataFrame) -> DataFrame:
-        return table_rows.aggregated(some_rows, table, write, buckets)
+        return storable.guarded(table_rows.aggregated(some_rows, table, write, buckets), constraints)
 
     def aggregate_buckets(some_starts: Sequence[int | None], left_out: frozenset[str]) -> DataFrame:
         assert bucket
         some_buckets = table_rows.Buckets.at(some_starts, bucket, write)
         left_out |= context.left_out or frozenset()
-        return table_rows.recomputed(spark, table, write, version, some_buckets, left_out)
+        rows_of_buckets = table_rows.recomputed(spark, table, write, version, some_buckets, left_out)
+        return storable.guarded(rows_of_buckets, constraints)
 
-    with isolation.rows_and_buckets(source, starts, table, metadata, error, aggregate, aggregate_buckets) as isolated:
+    with isolation.rows_and_buckets(source, starts, work, error, aggregate, aggregate_buckets) as isolated:
         context.left_out = (context.left_out or frozenset()) | isolated.left_out
         if isolated.failed:
             _quarantine(isolated.failed.rows, context, metadata, True)
         if bucket:
-            _replace_buckets(spark, isolated.starts, context, write, metadata)
+            _replace_buckets(spark, isolated.starts, context, write, metadata, isolated.failing)
         else:
             _recompute(rows, context, write, metadata)

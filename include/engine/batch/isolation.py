@@ -1,11 +1,13 @@
 """Writes a batch that data makes fail without the rows that do: finds these, or says why they cannot be told apart."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -13,20 +15,20 @@ from include.checkpoints import checkpoint_files, offset_ranges
 from include.checkpoints.offset_ranges import OffsetRange
 from include.delta import stored_table
 from include.engine import failure
-from include.engine.batch import poison, prepare, read, storable
+from include.engine.batch import poison, prepare, quality, read, storable, table_rows
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.topic_reader import FIRST_MS, LAST_MS
 from include.engine.python.limited_batch import is_too_large, limited, too_large
 from include.engine.tables import create_table
-from include.engine.tables.commit import CommitMetadata
+from include.engine.tables.commit import CONFLICTS, CommitMetadata
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken, FlowFailed, SluiceError
 from include.kafka import broker
 from include.ledger import row_outcomes
 from include.rules import FAILED
 from include.settings import settings
-from include.spec import Kafka, Table
-from include.spec.origin import FAILED_RECORD
+from include.spec import CHANGE_SCHEMA, Delta, Kafka, Table, ddl
+from include.spec.origin import FAILED_REASON, FAILED_RECORD
 
 # Commits in which to look for rows that today's definition has made.
 RECENT_BATCHES = 100
@@ -34,6 +36,26 @@ TIME = "timestamp"
 USER_RAISED, UNREAD_FILE = "USER_RAISED_EXCEPTION", "FAILED_READ_FILE"
 
 Check = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is processed, and may fail because of rows. owner: begins sentences about it. name: "batch 7", say.
+
+    way_on: what to do once the cause is mended, or instead. batch: its number, None for a job.
+    """
+
+    table: Table
+    owner: str
+    name: str
+    way_on: str
+    batch: int | None = None
+
+    @classmethod
+    def of_batch(cls, table: Table, metadata: CommitMetadata) -> "Work":
+        what = offset_ranges.describe(metadata.source, metadata.source_from, metadata.source_to)
+        way_on = f"restart, or leave out the batch, which reads {what} (action skip)"
+        return cls(table, table.flow, f"batch {metadata.batch}", way_on, metadata.batch)
 
 
 @dataclass(frozen=True)
@@ -61,9 +83,9 @@ def is_suspected(error: Exception, table: Table) -> bool:
     return failure.may_follow_a_row(error)
 
 
-def announce(table: Table, metadata: CommitMetadata, error: Exception) -> None:
+def announce(work: Work, error: Exception) -> None:
     print(
-        f"sluice: {table.flow}: looks for the rows of batch {metadata.batch} that fail: {failure.reason(error)}",
+        f"sluice: {work.owner}: looks for the rows of {work.name} that fail: {failure.reason(error)}",
         file=sys.stderr,
         flush=True,
     )
@@ -91,31 +113,89 @@ def isolated(
     rows: of the source. check: makes checked rows of the table of them. is_proven: the definition has made rows before.
     Raises FlowBroken for a definition under which every row fails, and for too many rows.
     """
-    readable, unread = _readable(rows, table, metadata)
+    work = Work.of_batch(table, metadata)
+    readable, unread = _readable(rows, work, metadata)
     if prepare.is_raw(table):
         yield Isolated(readable, unread)
         return
     with poison.held(readable) as batch_rows:
-
-        def error_of(begin: int, end: int) -> Exception | None:
-            return poison.error_of(lambda: _run(check(batch_rows.part(begin, end)), table, metadata))
-
-        found: list[poison.Failing] = []
-        if batch_rows.count and (repeated := error_of(0, batch_rows.count)):
-            search = poison.search(batch_rows.count, error_of, repeated)
-            _require_bearable(search, batch_rows.place, table, metadata, error, is_proven)
-            found = search.found
+        found = _found(batch_rows, check, work, error, is_proven)
+        if found is None:
+            raise not_narrowed(work, error) from error
         failed = _failed_rows(batch_rows.records(found), len(found), table) if found else None
         yield Isolated(batch_rows.without([row.position for row in found]), _union(unread, failed))
 
 
+@contextmanager
+def narrowed(work: Work) -> Iterator[None]:
+    """Runs what is left after a search. Raises the error of what fails with no row alone."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if isinstance(error, CONFLICTS) or not is_suspected(error, work.table):
+            raise
+        raise not_narrowed(work, error) from error
+
+
+def failing(
+    rows: DataFrame, check: Check, work: Work, known: Collection[str] = (), is_part: bool = False
+) -> tuple[FailedRows | None, frozenset[str]]:
+    """Returns the rows that fail by themselves, for the quarantine, and all of them as JSON.
+
+    rows, check: as for `isolated`. known: rows, as JSON, that have failed before. If the others pass, only these are
+    tried. is_part: `check` leaves out most rows, so that rows that pass prove nothing unless they make rows. Raises
+    FlowBroken as `isolated` does.
+    """
+    error = poison.error_of(lambda: _run(check(rows), work))
+    if error is None:
+        return None, frozenset()
+    others_pass = bool(known) and not poison.error_of(lambda: _run(check(table_rows.without(rows, known)), work))
+    with poison.held(table_rows.only(rows, known) if others_pass else rows) as source_rows:
+        search = _searched(source_rows, check, work, has_passed=others_pass)
+        if search is None or not search.found:
+            return None, frozenset()
+        if is_part and not others_pass:
+            rest = check(source_rows.without([row.position for row in search.found]))
+            search.has_passed = bool(poison.error_of(rest.first)) or not rest.isEmpty()
+        _require_bearable(search, source_rows.place, work, error, is_proven=others_pass)
+        records = source_rows.records(search.found)
+    left = frozenset(row[FAILED_RECORD] for row in records.select(FAILED_RECORD).collect())
+    return _failed_rows(records, len(search.found), work.table), left
+
+
+def _searched(rows: poison.Rows, check: Check, work: Work, has_passed: bool = False) -> poison.Search | None:
+    """Searches rows that fail by themselves. Returns None if the rows pass now."""
+
+    def error_of(begin: int, end: int) -> Exception | None:
+        return poison.error_of(lambda: _run(check(rows.part(begin, end)), work))
+
+    repeated = error_of(0, rows.count) if rows.count else None
+    return poison.search(rows.count, error_of, repeated, has_passed) if repeated else None
+
+
+def _found(
+    rows: poison.Rows, check: Check, work: Work, error: Exception, is_proven: bool
+) -> list[poison.Failing] | None:
+    """Returns the rows that fail by themselves; None if only several together do. Raises FlowBroken if these are no
+    exception.
+    """
+    search = _searched(rows, check, work)
+    if search is None:
+        return []
+    if not search.found:
+        return None
+    _require_bearable(search, rows.place, work, error, is_proven)
+    return search.found
+
+
 @dataclass(frozen=True)
 class IsolatedBuckets:
-    """What of an aggregate can be recomputed. starts: of its buckets, in seconds since 1970. left_out: source rows, as
-    JSON.
+    """What of an aggregate can be recomputed. starts: of its buckets, in seconds since 1970; failing: of those that
+    cannot. left_out: source rows, as JSON.
     """
 
     starts: list[int | None]
+    failing: list[int | None]
     left_out: frozenset[str]
     failed: FailedRows | None
 
@@ -124,110 +204,127 @@ class IsolatedBuckets:
 def rows_and_buckets(
     source: DataFrame,
     starts: Sequence[int | None],
-    table: Table,
-    metadata: CommitMetadata,
+    work: Work,
     error: Exception,
     aggregate: Check,
     aggregate_buckets: Callable[[Sequence[int | None], frozenset[str]], DataFrame],
 ) -> Iterator[IsolatedBuckets]:
     """Yields which buckets can be recomputed, without the source rows that fail by themselves.
 
-    source: the rows of the buckets. starts: of the buckets; none for an aggregate without buckets. Raises FlowBroken as
-    `isolated` does, and if an aggregate without buckets fails with no row alone.
+    source: the rows of the buckets, the oldest first. starts: of the buckets; none for an aggregate without buckets. Of
+    such an aggregate, those rows are left out, too, with which the ones before them fail together. Raises FlowBroken as
+    `isolated` does, and if an aggregate without buckets fails with too many rows.
     """
+    table = work.table
     with poison.held(source) as source_rows:
-
-        def error_of(begin: int, end: int) -> Exception | None:
-            return poison.error_of(lambda: _run(aggregate(source_rows.part(begin, end)), table, metadata))
-
-        found: list[poison.Failing] = []
-        if source_rows.count and (repeated := error_of(0, source_rows.count)):
-            search = poison.search(source_rows.count, error_of, repeated)
-            if search.found:
-                is_proven = stored_table.open_table(table.name).count() > 0
-                _require_bearable(search, source_rows.place, table, metadata, error, is_proven)
-            found = search.found
+        is_proven = stored_table.open_table(table.name).count() > 0
+        found = _found(source_rows, aggregate, work, error, is_proven) or []
         rest = source_rows.without([row.position for row in found])
-        still = poison.error_of(lambda: _run(aggregate(rest), table, metadata))
+        still = poison.error_of(lambda: _run(aggregate(rest), work))
+        if still and not starts:
+            found = [*found, *_together(source_rows, found, aggregate, work, still)]
+            still = None
         failed = source_rows.records(found) if found else None
         records = frozenset(row[FAILED_RECORD] for row in failed.collect()) if failed else frozenset()
         rows = _failed_rows(failed, len(found), table) if failed else None
         if still is None:
-            yield IsolatedBuckets(list(starts), records, rows)
+            yield IsolatedBuckets(list(starts), [], records, rows)
             return
-        if not starts:
-            raise not_narrowed(table, metadata, still) from still
         bad = poison.search(
             len(starts),
-            lambda begin, end: poison.error_of(
-                lambda: _run(aggregate_buckets(starts[begin:end], records), table, metadata)
-            ),
+            lambda begin, end: poison.error_of(lambda: _run(aggregate_buckets(starts[begin:end], records), work)),
             still,
         ).found
-        places = [{"bucket": _start_text(starts[failing.position])} for failing in bad]
+        places = [bucket_place(starts[failing.position]) for failing in bad]
         named = poison.records_of(source.sparkSession, places, [failing.reason for failing in bad])
-        positions = {failing.position for failing in bad}
-        good = [start for position, start in enumerate(starts) if position not in positions]
-        yield IsolatedBuckets(good, records, _union(rows, _failed_rows(named, len(bad), table)))
+        left = [starts[failing.position] for failing in bad]
+        good = [start for start in starts if start not in left]
+        yield IsolatedBuckets(good, left, records, _union(rows, _failed_rows(named, len(bad), table)))
 
 
-def _start_text(start: int | None) -> str | None:
-    return None if start is None else datetime.fromtimestamp(start, UTC).isoformat()
+def _together(
+    rows: poison.Rows, found: Sequence[poison.Failing], aggregate: Check, work: Work, error: Exception
+) -> list[poison.Failing]:
+    """Returns the rows with which the rows before them fail together, although each passes alone.
+
+    found: rows that are left out already.
+    """
+    alone = {row.position for row in found}
+
+    def error_of(end: int, left_out: frozenset[int]) -> Exception | None:
+        some_rows = rows.part(0, end, without=alone | left_out)
+        return poison.error_of(lambda: _run(aggregate(some_rows), work))
+
+    together = poison.search_together(rows.count, error_of)
+    if together is None:
+        raise not_narrowed(work, error) from error
+    return together
+
+
+def bucket_place(start: int | None) -> dict[str, str | None]:
+    """Returns what the quarantine says of a bucket that fails. start: in seconds since 1970."""
+    if start is None:
+        return {"bucket": None}
+    is_date = FIRST_MS <= start * 1000 <= LAST_MS
+    return {"bucket": datetime.fromtimestamp(start, UTC).isoformat() if is_date else f"{start} s since 1970"}
+
+
+def left_out_with_batch(rows: DataFrame, table: Table, reason: str) -> DataFrame:
+    """Returns source rows of an aggregate, or changes of such rows, for the quarantine, by which they are left out."""
+    changes = ddl.columns(CHANGE_SCHEMA)
+    if isinstance(table.source, Delta) and table.source.changes:
+        rows = rows.filter(F.col("_change_type").isin("insert", "update_postimage")).drop(*changes)
+    columns = {FAILED_RECORD: table_rows.record(rows.columns), FAILED_REASON: F.lit(reason)}
+    return _failed_rows(poison.as_failed(rows.withColumns(columns)), 0, table).rows
 
 
 def left_out(table: Table) -> frozenset[str]:
-    """Returns the source rows, as JSON, that an aggregate leaves out, by its quarantine."""
+    """Returns the source rows, as JSON, of which no row could be made, by the table's quarantine."""
     if not settings().is_stored(table.quarantine):
         return frozenset()
     stored = stored_table.dataset(table.quarantine)
     if FAILED_RECORD not in stored.schema.names:
         return frozenset()
-    records = stored.to_table(columns=[FAILED_RECORD]).column(FAILED_RECORD).to_pylist()
-    return frozenset(record for record in records if record is not None)
+    rows = stored.to_table(columns=[FAILED_RECORD, quality.RULES]).to_pylist()
+    return frozenset(row[FAILED_RECORD] for row in rows if row[FAILED_RECORD] and FAILED in row[quality.RULES])
 
 
-def _run(rows: DataFrame, table: Table, metadata: CommitMetadata) -> None:
-    with limited(rows.sparkSession, table, metadata.batch):
+def _run(rows: DataFrame, work: Work) -> None:
+    limits = nullcontext() if work.batch is None else limited(rows.sparkSession, work.table, work.batch)
+    with limits:
         rows.write.format("noop").mode("overwrite").save()
 
 
 def _require_bearable(
-    search: poison.Search,
-    place: Callable[[int], str],
-    table: Table,
-    metadata: CommitMetadata,
-    error: Exception,
-    is_proven: bool,
+    search: poison.Search, place: Callable[[int], str], work: Work, error: Exception, is_proven: bool
 ) -> None:
     """Raises FlowBroken if the rows that fail are no exception."""
-    if not search.found:
-        raise not_narrowed(table, metadata, error) from error
-    first = search.found[0]
+    table, first = work.table, search.found[0]
     where = f"{place(first.position)} ({first.reason})"
     if search.is_over and search.has_passed:
         raise FlowBroken(
-            f"{table.flow}: more than {len(search.found):,} rows of batch {metadata.batch} fail, the first at {where}: "
-            f"mend the transform and restart, {_way_on(metadata)}",
+            f"{work.owner}: more than {len(search.found):,} rows of {work.name} fail, the first at {where}: mend the "
+            f"transform and {work.way_on}",
             first.error_class,
         ) from error
     if search.is_broken and table.python and is_too_large(first.reason):
-        raise too_large(table, metadata.batch, table.python, first.reason) from error
+        raise too_large(work.owner, work.name, table.python, first.reason) from error
     if search.is_broken and (search.is_over or not is_proven):
         raise FlowBroken(
-            f"{table.flow}: every row of batch {metadata.batch} that was tried fails, the first at {where}: mend the "
-            f"transform or the rule and restart, {_way_on(metadata)}",
+            f"{work.owner}: every row of {work.name} that was tried fails, the first at {where}: mend the transform or "
+            f"the rule and {work.way_on}",
             first.error_class,
         ) from error
 
 
-def not_narrowed(table: Table, metadata: CommitMetadata, error: Exception) -> SluiceError:
-    """Returns the error of a batch that fails with no row of it alone."""
-    cause = failure.of_exception(table.flow, error)
+def not_narrowed(work: Work, error: Exception) -> SluiceError:
+    """Returns the error of a batch, or of a job, that fails with no row of it alone."""
+    cause = failure.of_exception(work.owner, error)
     if not isinstance(cause, FlowFailed):
         return cause
     return type(cause)(
-        f"{table.flow}: batch {metadata.batch} fails, and no row of it alone ({failure.reason(error)}): mend what the "
-        f"reason names and restart, {_way_on(metadata)}",
+        f"{work.owner}: {work.name} fails, and no row of it alone ({failure.reason(error)}): mend what the reason "
+        f"names and {work.way_on}",
         cause.error,
     )
 
@@ -237,12 +334,8 @@ def of_unread_file(table: Table, metadata: CommitMetadata, error: Exception) -> 
     cause = failure.of_exception(table.flow, error)
     if not (isinstance(cause, FlowFailed) and cause.error.startswith(UNREAD_FILE)):
         return None
-    return type(cause)(f"{cause}: restore the file from its backup and restart, {_way_on(metadata)}", cause.error)
-
-
-def _way_on(metadata: CommitMetadata) -> str:
-    what = offset_ranges.describe(metadata.source, metadata.source_from, metadata.source_to)
-    return f"or leave out the batch, which reads {what} (action skip)"
+    way_on = Work.of_batch(table, metadata).way_on
+    return type(cause)(f"{cause}: restore the file from its backup and {way_on}", cause.error)
 
 
 def _failed_rows(rows: DataFrame, count: int, table: Table) -> FailedRows:
@@ -269,9 +362,9 @@ def with_storable_times(records: DataFrame) -> DataFrame:
     )
 
 
-def _readable(rows: DataFrame, table: Table, metadata: CommitMetadata) -> tuple[DataFrame, FailedRows | None]:
+def _readable(rows: DataFrame, work: Work, metadata: CommitMetadata) -> tuple[DataFrame, FailedRows | None]:
     """Returns the rows of the batch that can be read, and what cannot: Kafka records that Spark does not read."""
-    source = table.source
+    table, source = work.table, work.table.source
     if not isinstance(source, Kafka):
         return rows, None
     guard = with_storable_times if prepare.is_raw(table) else lambda records: records
@@ -288,9 +381,9 @@ def _readable(rows: DataFrame, table: Table, metadata: CommitMetadata) -> tuple[
 
     search = poison.search(count, error_of, error)
     unread = [(_part(ranges, row.position, row.position + 1)[0], row.reason) for row in search.found]
-    _require_bearable(
-        search, lambda position: str(_part(ranges, position, position + 1)[0]), table, metadata, error, True
-    )
+    if not search.found:
+        raise not_narrowed(work, error) from error
+    _require_bearable(search, lambda position: str(_part(ranges, position, position + 1)[0]), work, error, True)
     places = broker.read_raw(source, [range_ for range_, _ in unread])
     failed = poison.records_of(spark, places, [reason for _, reason in unread])
     readable = [range_ for part in _between(ranges, [row.position for row in search.found]) for range_ in part]

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.engine import failure
-from include.engine.batch import quality
+from include.engine.batch import quality, table_rows
 from include.rules import FAILED
 from include.spec.origin import FAILED_REASON, FAILED_RECORD, ORIGIN
 
@@ -28,9 +28,10 @@ ID, PARTITION_BITS = "_id", 33
 # Most rows of a batch that are quarantined as poisonous; and how many must fail, with none that passes, for the
 # definition to count as broken.
 MOST_ROWS, MOST_WITHOUT_ONE = 500, 20
+# Most rows that are left out because rows fail only together with them.
+MOST_TOGETHER = 20
 # How long parts of a batch are run.
 SEARCH_SECONDS = 900
-RECORD_CHARACTERS = 1_000_000
 RECORD_PLACE = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
 
 Evaluate = Callable[[DataFrame], None]
@@ -59,13 +60,15 @@ class Search:
         return bool(self.found) and not self.has_passed
 
 
-def search(count: int, error_of: Callable[[int, int], Exception | None], error: Exception) -> Search:
+def search(
+    count: int, error_of: Callable[[int, int], Exception | None], error: Exception, has_passed: bool = False
+) -> Search:
     """Finds what fails by itself among `count` things, by halves. error: of all together.
 
     error_of: runs the things from one position to before another, and returns the error. Each thing that fails alone
-    is tried twice, because one failure may be a lost task.
+    is tried twice, because one failure may be a lost task. has_passed: whether things pass that are not among these.
     """
-    result, deadline = Search(), time.monotonic() + SEARCH_SECONDS
+    result, deadline = Search(has_passed=has_passed), time.monotonic() + SEARCH_SECONDS
     # Parts that failed, the first one on top.
     parts = [(0, count, error)]
     while parts:
@@ -87,6 +90,46 @@ def search(count: int, error_of: Callable[[int, int], Exception | None], error: 
             else:
                 result.has_passed = True
     return result
+
+
+def that_hold(count: int, holds: Callable[[int, int], bool]) -> list[int]:
+    """Returns the positions of the things, of `count`, for which it holds. holds: for one from a position to before
+    another.
+    """
+    found: list[int] = []
+    parts = [(0, count)] if count else []
+    while parts:
+        begin, end = parts.pop()
+        if not holds(begin, end):
+            continue
+        if end - begin == 1:
+            found.append(begin)
+        else:
+            middle = (begin + end) // 2
+            parts += [(middle, end), (begin, middle)]
+    return found
+
+
+def search_together(count: int, error_of: Callable[[int, frozenset[int]], Exception | None]) -> list[Failing] | None:
+    """Finds the things with which those before them fail, although none fails alone. None if these are too many.
+
+    error_of: runs the things before one position without some of them, and returns the error.
+    """
+    found: list[Failing] = []
+    deadline = time.monotonic() + SEARCH_SECONDS
+    while error := error_of(count, frozenset(row.position for row in found)):
+        left_out = frozenset(row.position for row in found)
+        passes, fails = max(left_out, default=-1) + 1, count
+        while fails - passes > 1:
+            middle = (passes + fails) // 2
+            if middle_error := error_of(middle, left_out):
+                fails, error = middle, middle_error
+            else:
+                passes = middle
+        if len(found) == MOST_TOGETHER or fails <= passes or time.monotonic() > deadline:
+            return None
+        found.append(Failing(fails - 1, f"together with other rows: {failure.reason(error)}", failure.condition(error)))
+    return found
 
 
 def error_of(run: Callable[[], object]) -> Exception | None:
@@ -112,23 +155,31 @@ class Rows:
     def forget(self) -> None:
         self._rows.unpersist()
 
-    def part(self, begin: int, end: int) -> DataFrame:
-        return self._rows.filter(F.col(ID).between(self._id(begin), self._id(end - 1))).drop(ID)
+    def part(self, begin: int, end: int, without: Iterable[int] = ()) -> DataFrame:
+        rows = self._rows.filter(F.col(ID).between(self._id(begin), self._id(end - 1)))
+        ids = [self._id(position) for position in without]
+        return (rows.filter(~F.col(ID).isin(ids)) if ids else rows).drop(ID)
 
     def without(self, positions: Iterable[int]) -> DataFrame:
-        ids = [self._id(position) for position in positions]
-        return (self._rows.filter(~F.col(ID).isin(ids)) if ids else self._rows).drop(ID)
+        return self.part(0, self.count, positions) if self.count else self._rows.drop(ID)
 
     def records(self, failing: list[Failing]) -> DataFrame:
-        """Returns the failing rows, with `_failed_reason`, `_failed_record` and `_rules`."""
+        """Returns the failing rows, with `_failed_reason`, `_failed_record` and `_rules`. They outlive `forget`."""
         spark = self._rows.sparkSession
         reasons = spark.createDataFrame(
             [(self._id(row.position), row.reason) for row in failing], f"`{ID}` BIGINT, `{FAILED_REASON}` STRING"
         )
         rows = self._rows.filter(F.col(ID).isin([self._id(row.position) for row in failing]))
         names = [name for name in self._rows.columns if name != ID]
-        record = F.substring(F.to_json(F.struct(*[F.col(f"`{name}`") for name in names])), 1, RECORD_CHARACTERS)
-        return as_failed(rows.withColumn(FAILED_RECORD, record).join(F.broadcast(reasons), ID).drop(ID))
+        return as_failed(
+            rows.withColumn(FAILED_RECORD, table_rows.record(names)).join(F.broadcast(reasons), ID).drop(ID)
+        )
+
+    def texts(self, positions: Iterable[int]) -> list[str]:
+        """Returns rows as JSON, as in `_failed_record`."""
+        rows = self._rows.filter(F.col(ID).isin([self._id(position) for position in positions]))
+        names = [name for name in rows.columns if name != ID]
+        return [row[0] for row in rows.select(table_rows.record(names)).collect()]
 
     def place(self, position: int) -> str:
         """Returns topic, partition and offset of a row, or file and index; the row itself if it has none of them."""

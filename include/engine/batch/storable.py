@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 )
 
 from include.delta import stored_table
-from include.engine import struct_type
+from include.engine import sql_text, struct_type
 from include.rules import Expect, Rule
 from include.spec import Table
 from include.spec.origin import FAILED_RECORD
@@ -40,6 +40,18 @@ def constraints_of(table: Table) -> tuple[Expect, ...]:
         for name, condition in properties.items()
         if name.startswith(CONSTRAINT)
     )
+
+
+def guarded(rows: DataFrame, rules: tuple[Rule, ...]) -> DataFrame:
+    """Returns these rows; reading them fails if one breaks a rule. rules: of the columns or of the stored table."""
+    conditions = [rule for rule in rules if isinstance(rule, Expect) and rule.implied]
+    if not conditions:
+        return rows
+    holds = [f"coalesce({rule.condition}, false)" for rule in conditions]
+    names = [f"IF({hold}, NULL, {sql_text.literal(rule.name)})" for hold, rule in zip(holds, conditions, strict=True)]
+    problem = f"'a row that it makes breaks: ' || concat_ws(' and ', {', '.join(names)})"
+    # One expression, because each part built in Python is a call.
+    return rows.filter(f"IF({' AND '.join(holds)}, true, CAST(raise_error({problem}) AS BOOLEAN))")
 
 
 def for_quarantine(rows: DataFrame) -> DataFrame:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -17,6 +17,13 @@ from include.spec import Avro, Bucket, Debezium, Delta, Parse, Table, Upsert, dd
 
 # Most rows that a batch writes as one file; larger batches use all cores and write several.
 ROWS_PER_FILE = 100_000
+# A source row as JSON: its column, and how much of it is kept.
+RECORD, RECORD_CHARACTERS = "_record", 1_000_000
+# Times in JSON with all of their digits.
+JSON_TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 
 
 def apply_transform(rows: DataFrame, table: Table) -> DataFrame:
@@ -115,12 +122,19 @@ class Buckets:
     rows: str = "true"
 
     @classmethod
-    def at(cls, starts: Iterable[int | None], bucket: Bucket, write: Upsert) -> "Buckets":
-        """The buckets with these starts, in seconds since 1970."""
-        starts = set(starts)
-        source = data_skipping.condition(bucket.of, starts, bucket.unit, write.reach_seconds)
+    def at(
+        cls, starts: Iterable[int | None], bucket: Bucket, write: Upsert, failing: Collection[int | None] = ()
+    ) -> "Buckets":
+        """The buckets with these starts, in seconds since 1970, and maybe some between them, but none of `failing`."""
+        starts, reach = set(starts), write.reach_seconds
+        source = data_skipping.condition(bucket.of, starts, bucket.unit, reach)
         # Rows within reach belong to other buckets, which are not complete.
-        return cls(source, data_skipping.condition(bucket.name, starts, bucket.unit) if write.reach_seconds else "true")
+        rows = data_skipping.condition(bucket.name, starts, bucket.unit) if reach else "true"
+        if numbers := ", ".join(str(start) for start in failing if start is not None):
+            time = f"`{bucket.name}`" if reach else f"date_trunc('{bucket.unit}', `{bucket.of}`)"
+            others = f"coalesce(unix_seconds({time}) NOT IN ({numbers}), true)"
+            source, rows = (source, f"{rows} AND {others}") if reach else (f"{source} AND {others}", rows)
+        return cls(source, rows)
 
 
 def recomputed(
@@ -137,9 +151,34 @@ def recomputed(
     return aggregated(without(source, left_out), table, write, buckets)
 
 
-def without(rows: DataFrame, left_out: Collection[str]) -> DataFrame:
-    """Returns the rows that are not, as JSON, among these."""
-    return rows.filter(~F.to_json(F.struct("*")).isin(list(left_out))) if left_out else rows
+def of_buckets(source: DataFrame, table: Table, buckets: Buckets) -> DataFrame:
+    """Returns the source rows that buckets are made of; with steps, which may add their time, all rows. For an
+    aggregate without buckets, the rows of the oldest files come first.
+    """
+    assert isinstance(table.write, Upsert)
+    if table.write.recompute is None:
+        return source.orderBy(F.col("_metadata.file_modification_time"))
+    return source if table.steps else source.filter(buckets.source)
+
+
+def record(names: Iterable[str]) -> Column:
+    """Returns a row with these columns as JSON, of which a quarantine keeps so many characters."""
+    return F.substring(F.to_json(F.struct(*[F.col(f"`{name}`") for name in names]), JSON_TIMES), 1, RECORD_CHARACTERS)
+
+
+def without(rows: DataFrame, records: Collection[str]) -> DataFrame:
+    """Returns the rows that are not among these, as `record` makes them."""
+    return _joined(rows, records, "left_anti") if records else rows
+
+
+def only(rows: DataFrame, records: Collection[str]) -> DataFrame:
+    """Returns the rows that are among these, as `record` makes them."""
+    return _joined(rows, records, "left_semi") if records else rows.limit(0)
+
+
+def _joined(rows: DataFrame, records: Collection[str], how: str) -> DataFrame:
+    listed = rows.sparkSession.createDataFrame([(text,) for text in sorted(records)], f"{RECORD} STRING")
+    return rows.join(F.broadcast(listed), record(rows.columns) == F.col(RECORD), how)
 
 
 def aggregated(source: DataFrame, table: Table, write: Upsert, buckets: Buckets = Buckets()) -> DataFrame:

@@ -1,12 +1,14 @@
 """Computes the rows of a range with today's code, and replaces the range in the quarantine and in the table."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -16,18 +18,21 @@ from include.control.jobs.backfills import Backfill
 from include.delta.delta_log import DeltaLog
 from include.engine.batch import deduplicate, isolation, quality, read, storable, table_rows
 from include.engine.batch.quality import RowCounts
+from include.engine.jobs import left_out
+from include.engine.jobs.left_out import LeftOut, Settled
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken
 from include.flows import resume_position
 from include.ledger.batch_files import AppendedFiles
 from include.project import ranges
+from include.rules import Expect, Rule
 from include.settings import settings
-from include.spec import Append, Delta, Expect, Table, Upsert
+from include.spec import Append, Delta, Table, Upsert
 
 
 @dataclass(frozen=True)
 class RangeRows:
-    """The rows of a range, stored on disk: the table's columns, plus `_flow` if a table of appends has rules.
+    """The rows of a range, stored on disk: the table's columns, plus `_flow` for appends and changes.
 
     last_commits: for each flow, the metadata of the commit up to which its source was read.
     """
@@ -35,19 +40,21 @@ class RangeRows:
     rows: DataFrame
     count: int
     last_commits: dict[str, dict[str, Any]]
+    left_out: LeftOut
 
 
 @dataclass(frozen=True)
 class CheckedRows:
     """The rows of a range by today's rules. good: for the table. bad: for the quarantine. last_commits: as `RangeRows`.
 
-    kept: how many rows the rules leave to the table. `unique` may drop some of them.
+    kept: how many rows the rules leave to the table. `unique` may drop some of them. left_out: more for the quarantine.
     """
 
     good: DataFrame
     bad: DataFrame
     kept: int
     last_commits: dict[str, dict[str, Any]]
+    left_out: LeftOut
 
 
 def last_commits(table: Table) -> dict[str, dict[str, Any]]:
@@ -66,31 +73,81 @@ def compute_rows(spark: SparkSession, table: Table, job: Backfill) -> RangeRows:
     """Computes the rows of the range. This is the costly part, done while the streams go on."""
     commits = last_commits(table)
     flows = [flow for flow in table.flows if flow.flow in commits]
-    parts = [_transformed(_rows_read(spark, flow, commits[flow.flow]), flow, job) for flow in flows]
-    return _persist_on_disk(reduce(DataFrame.unionByName, parts), commits)
+    sources = {flow.flow: _rows_read(spark, flow, commits[flow.flow]) for flow in flows}
+    return _made(table, job, sources, commits)
+
+
+def _made(
+    table: Table, job: Backfill, sources: Mapping[str, DataFrame], commits: dict[str, dict[str, Any]]
+) -> RangeRows:
+    """Returns the rows of the range that are made of these source rows, by flow. Rows that fail are left out."""
+    flows = {flow.flow: flow for flow in table.flows if flow.flow in sources}
+    known, work = isolation.left_out(table), left_out.work_of(table, job)
+
+    def persisted(parts: Mapping[str, DataFrame]) -> tuple[DataFrame, int]:
+        made = [_transformed(rows, flows[name], job) for name, rows in parts.items()]
+        return _persist_on_disk(reduce(DataFrame.unionByName, made), table)
+
+    def settled(has_failed: bool) -> dict[str, Settled]:
+        return {
+            name: left_out.of_flow(
+                sources[name], flow, job, partial(_transformed, flow=flow, job=job), known, has_failed
+            )
+            for name, flow in flows.items()
+        }
+
+    try:
+        rows, count = persisted(sources)
+        parts = settled(False) if known else {}
+    except (PySparkException, Py4JError) as error:
+        if not isolation.is_suspected(error, table):
+            raise
+        isolation.announce(work, error)
+        parts = settled(True)
+        with isolation.narrowed(work):
+            rows, count = persisted(
+                {name: table_rows.without(source, parts[name].failing) for name, source in sources.items()}
+            )
+    return RangeRows(rows, count, commits, sum((part.left_out for part in parts.values()), LeftOut()))
 
 
 def compute_aggregate(spark: SparkSession, table: Table, job: Backfill) -> RangeRows:
-    """Computes the buckets of the range, or all rows of a table without buckets, inside the window."""
-    assert isinstance(table.write, Upsert)
+    """Computes the buckets of the range, or all rows of a table without buckets, inside the window. A bucket that
+    cannot be computed keeps its stored rows.
+    """
+    write = table.write
+    assert isinstance(write, Upsert) and isinstance(table.source, Delta)
     commits = last_commits(table)
     version = checkpoint_files.read_version(commits[table.flow]["source_to"])
-    bucket = table.write.recompute
-    buckets = table_rows.Buckets()
+    bucket, buckets = write.recompute, table_rows.Buckets()
     if bucket:
-        source = job.range.extended(table.write.reach_seconds).condition(bucket.of)
-        buckets = table_rows.Buckets(source, job.range.condition(bucket.name))
-    left_out = isolation.left_out(table)
-    return _persist_on_disk(table_rows.recomputed(spark, table, table.write, version, buckets, left_out), commits)
+        read_range = job.range.extended(write.reach_seconds).condition(bucket.of)
+        buckets = table_rows.Buckets(read_range, job.range.condition(bucket.name))
+    source = table_rows.of_buckets(read_table(spark, table.source.table, version), table, buckets)
+    try:
+        rows = table_rows.recomputed(spark, table, write, version, buckets)
+        rows, count = _persist_on_disk(storable.guarded(rows, storable.constraints_of(table)))
+        return RangeRows(rows, count, commits, left_out.of_aggregate(source, table, write, job, buckets))
+    except (PySparkException, Py4JError) as error:
+        if not isolation.is_suspected(error, table):
+            raise
+        with left_out.isolated_aggregate(source, table, write, job, buckets, version, error) as (rows, settled):
+            rows, count = _persist_on_disk(rows)
+            return RangeRows(rows, count, commits, settled)
 
 
-def _persist_on_disk(rows: DataFrame, commits: dict[str, dict[str, Any]]) -> RangeRows:
+def _persist_on_disk(rows: DataFrame, table: Table | None = None) -> tuple[DataFrame, int]:
+    """Returns the rows and their number. table: applies its rules, so that a row fails now of which one fails."""
     with ExitStack() as cleanup:
         rows = rows.persist(StorageLevel.DISK_ONLY)
         cleanup.callback(rows.unpersist)
-        range_rows = RangeRows(rows, rows.count(), commits)
+        if table:
+            checked_rows = left_out.checked(rows, table)
+            count = checked_rows.agg(F.count("*"), F.max(F.size(quality.RULES))).collect()[0][0]
+        else:
+            count = rows.count()
         cleanup.pop_all()
-    return range_rows
+    return rows, count
 
 
 @contextmanager
@@ -101,20 +158,20 @@ def check_rows(spark: SparkSession, table: Table, job: Backfill, range_rows: Ran
     """
     commits, other_rows = last_commits(table), job.range.others(table.sliced_by, ranges.is_date(table))
     with ExitStack() as cleanup:
-        unchecked_rows = _add_newer_rows(spark, table, job, range_rows, commits)
+        unchecked_rows, settled = _add_newer_rows(spark, table, job, range_rows, commits)
         cleanup.callback(unchecked_rows.unpersist)
-        rules = storable.rules_of(table)
+        rules = left_out.rules_of(table)
         rows = quality.with_violations(unchecked_rows, rules, table, other_rows)
         if not all(isinstance(rule, Expect) for rule in rules):
             rows = rows.persist()
             cleanup.callback(rows.unpersist)
-        counts = _count_rows(rows, table)
+        counts = _count_rows(rows, table, rules)
         good = rows if counts.kept == counts.read else rows.filter(quality.ends_as("warn", rules))
         good = good.select(*[f"`{name}`" for name in table_rows.names_of_changes(table)])
         if isinstance(table.write, Append) and table.write.unique:
             good = deduplicate.first_of_each(good, table, table.write, other_rows)
         bad = rows.filter(quality.ends_as("quarantine", rules)) if counts.quarantined else rows.limit(0)
-        yield CheckedRows(good, bad, counts.kept, commits)
+        yield CheckedRows(good, bad, counts.kept, commits, settled)
 
 
 def _rows_read(spark: SparkSession, flow: Table, last_commit: dict[str, Any]) -> DataFrame:
@@ -134,22 +191,26 @@ def _rows_read(spark: SparkSession, flow: Table, last_commit: dict[str, Any]) ->
 
 def _add_newer_rows(
     spark: SparkSession, table: Table, job: Backfill, range_rows: RangeRows, commits: dict[str, dict[str, Any]]
-) -> DataFrame:
+) -> tuple[DataFrame, LeftOut]:
     """Returns the computed rows and those that the flows have read since."""
-    parts = [range_rows.rows]
+    newer = {}
     for flow in table.flows:
         previous, newest = range_rows.last_commits.get(flow.flow), commits.get(flow.flow)
         if newest is None or (previous and previous["source_to"] == newest["source_to"]):
             continue
         if previous is None:
-            parts.append(_transformed(_rows_read(spark, flow, newest), flow, job))
+            newer[flow.flow] = _rows_read(spark, flow, newest)
             continue
         if _has_replaced(flow, previous["source_to"], newest["source_to"]):
             # The computed rows come from rows that the source no longer holds.
-            return compute_rows(spark, table, job).rows
-        newer = _between(spark, flow, previous["source_to"], newest["source_to"])
-        parts += [_transformed(newer, flow, job)] if newer is not None else []
-    return reduce(DataFrame.unionByName, parts)
+            computed = compute_rows(spark, table, job)
+            return computed.rows, computed.left_out
+        if (rows := _between(spark, flow, previous["source_to"], newest["source_to"])) is not None:
+            newer[flow.flow] = rows
+    if not newer:
+        return range_rows.rows, range_rows.left_out
+    made = _made(table, job, newer, commits)
+    return range_rows.rows.unionByName(made.rows), range_rows.left_out + made.left_out
 
 
 def _has_replaced(flow: Table, begin: Any, end: Any) -> bool:
@@ -175,13 +236,12 @@ def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFram
 def _transformed(rows: DataFrame, flow: Table, job: Backfill) -> DataFrame:
     """Returns the transformed rows that lie in the range, with the columns of `RangeRows.rows`."""
     rows = table_rows.apply_transform(table_rows.apply_steps(rows, flow), flow).filter(condition(flow, job))
-    return rows.withColumn("_flow", F.lit(flow.flow)) if storable.rules_of(flow) else rows
+    return rows.withColumn("_flow", F.lit(flow.flow))
 
 
-def _count_rows(checked_rows: DataFrame, table: Table) -> RowCounts:
+def _count_rows(checked_rows: DataFrame, table: Table, rules: tuple[Rule, ...]) -> RowCounts:
     """Counts the rows by what the rules say of them. Raises FlowBroken if a row breaks a rule that fails."""
     groups = checked_rows.groupBy(quality.RULES).count().collect()
-    rules = storable.rules_of(table)
     counts = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], rules)
     if failing := counts.failing(rules):
         raise FlowBroken(

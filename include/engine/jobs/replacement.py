@@ -11,7 +11,7 @@ from include.control.jobs import backfills
 from include.control.jobs.backfills import Backfill
 from include.engine.batch import table_rows
 from include.engine.jobs import shadow_swap, shadow_table
-from include.engine.jobs.backfill_commits import replace_quarantine, replace_retained, replace_table
+from include.engine.jobs.backfill_commits import replace_left_out, replace_quarantine, replace_retained, replace_table
 from include.engine.jobs.backfill_rows import CheckedRows, RangeRows, check_rows, compute_aggregate, compute_rows
 from include.engine.jobs.drain import DRAIN_SECONDS
 from include.engine.jobs.table_window import Window
@@ -77,11 +77,10 @@ class AppendedRows:
     def replace(self) -> None:
         table, job, checked = self._table, self._job, self._checked_rows
         backfills.set_phase(self._worker.engine, job.number, backfills.REPLACING, "replaces its range")
-        if not (is_stored := settings().is_stored(table.quarantine)) and not checked.bad.isEmpty():
+        is_needed = bool(checked.left_out.failed) or not checked.bad.isEmpty()
+        if is_needed or settings().is_stored(table.quarantine):
             create_table.create_quarantine(self._worker.spark, table, self._worker.spark.sql)
-            is_stored = True
-        if is_stored:
-            replace_quarantine(checked.bad, table, job, self._metadata, checked.last_commits)
+            replace_quarantine(checked.bad, checked.left_out, table, job, self._metadata, checked.last_commits)
         rows = checked.good
         if isinstance(table.write, Upsert):
             rows = replace_retained(rows, table, table.write, job, self._metadata, checked.last_commits)
@@ -115,6 +114,11 @@ class Aggregate:
     def replace(self) -> None:
         computed = self._range_rows
         backfills.set_phase(self._worker.engine, self._job.number, backfills.REPLACING, "replaces its range")
+        if settings().is_stored(self._table.quarantine):
+            create_table.create_quarantine(self._worker.spark, self._table, self._worker.spark.sql)
+            replace_left_out(
+                self._worker.spark, computed.left_out, self._table, self._job, self._metadata, computed.last_commits
+            )
         rows = table_rows.coalesce_small(computed.rows, computed.count)
         replace_table(rows, self._table, self._job, self._metadata, computed.last_commits)
 

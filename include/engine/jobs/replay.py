@@ -21,14 +21,16 @@ from include.delta import stored_table
 from include.engine import sql_text
 from include.engine.batch import deduplicate, merge_batch, quality, storable, table_rows
 from include.engine.batch.merge_changes import DELETED
-from include.engine.jobs import window
+from include.engine.jobs import retry, window
 from include.engine.jobs.table_window import Window
 from include.engine.session import open_session
 from include.engine.tables import commit, create_table
 from include.engine.tables.read_table import read_table
 from include.errors import UsageError
 from include.flows import resume_position
+from include.flows.batches import RETRIED
 from include.project.declaration import suggest
+from include.rules import FAILED
 from include.settings import settings
 from include.spec import Append, Table, Upsert
 from include.spec.origin import FAILED_RECORD
@@ -68,7 +70,8 @@ def run(table: Table, tables: Catalog, rules: list[str], dry_run: bool) -> None:
     _require_quarantine(table)
     if dry_run:
         spark = open_session(f"sluice replay {table.name}", tables)
-        print("\n".join(_count_outcome(_check_rules(spark, table, rules)).lines(table)), flush=True)
+        checked_rows, _ = _check_rules(spark, table, rules)
+        print("\n".join(_count_outcome(checked_rows).lines(table)), flush=True)
         return
     engine = database.connect(settings().control_url)
     reason = f"{STEP}: {', '.join(rules) or 'all rules'}"
@@ -81,6 +84,11 @@ def run(table: Table, tables: Catalog, rules: list[str], dry_run: bool) -> None:
 def _require_quarantine(table: Table) -> None:
     if table.layer == "bronze" or not settings().is_stored(table.quarantine):
         raise UsageError(f"{table.name} has no quarantine whose rows a rule of its could let in: name another table")
+    if table.is_recomputed:
+        raise UsageError(
+            f"{table.quarantine} holds source rows and buckets of which no row of the aggregate could be made: "
+            f"backfill their range, which tries them again (jobs/backfill.py)"
+        )
     if table.lookups:
         looked_up = ", ".join(lookup.table for lookup in table.lookups)
         raise UsageError(
@@ -96,12 +104,15 @@ def replay(open_window: Window, rules: list[str]) -> None:
     create_table.create(spark, table)
     last_number = stored_table.open_table(table.name).transaction_version(_app_id(table)) or 0
     _delete(spark, table, f"_replay <= {last_number}", metadata)
-    checked_rows = _check_rules(spark, table, rules).persist()
+    checked_rows, before = _check_rules(spark, table, rules)
+    checked_rows = checked_rows.persist()
     try:
         outcome = _count_outcome(checked_rows)
         print("\n".join(outcome.lines(table)), flush=True)
         if outcome.good:
-            count = _put_back(spark, checked_rows, table, last_number + 1, metadata)
+            marked = metadata if before is None else {**metadata, RETRIED: {"rows_before": before}}
+            _mark(spark, checked_rows, table, last_number + 1, marked)
+            count = _put_back(spark, table, last_number + 1, metadata)
             print(
                 f"{table.name}: {count:,} rows put back, {outcome.good - count:,} of the good ones were there already"
             )
@@ -109,12 +120,9 @@ def replay(open_window: Window, rules: list[str]) -> None:
         checked_rows.unpersist()
 
 
-def _put_back(
-    spark: SparkSession, checked_rows: DataFrame, table: Table, number: int, metadata: dict[str, object]
-) -> int:
-    """Marks, appends and deletes. Returns how many rows the table did not hold yet."""
+def _put_back(spark: SparkSession, table: Table, number: int, metadata: dict[str, object]) -> int:
+    """Appends the marked rows, and deletes them. Returns how many rows the table did not hold yet."""
     metadata = {**metadata, "replay": number}
-    _mark(spark, checked_rows, table, number, metadata)
     if isinstance(table.write, Upsert):
         count = _merge(spark, table, table.write, number, metadata)
     else:
@@ -127,7 +135,7 @@ def _put_back(
 def _mark(spark: SparkSession, checked_rows: DataFrame, table: Table, number: int, metadata: dict[str, object]) -> None:
     rows = checked_rows.withColumn("_replay", F.when(F.col(IS_GOOD), F.lit(number).cast("bigint")))
     rows = rows.drop(VIOLATED_NOW, IS_GOOD)
-    with commit.user_metadata(spark, metadata, {}):
+    with commit.user_metadata(spark, {**metadata, "replay": number}, {}):
         rows.write.format("delta").mode("overwrite").save(str(settings().table_path(table.quarantine)))
 
 
@@ -170,12 +178,17 @@ def _delete(spark: SparkSession, table: Table, condition: str, metadata: dict[st
         spark.sql(f"DELETE FROM {sql_text.delta(settings().table_path(table.quarantine))} WHERE {condition}")
 
 
-def _check_rules(spark: SparkSession, table: Table, rules: list[str]) -> DataFrame:
+def _check_rules(spark: SparkSession, table: Table, rules: list[str]) -> tuple[DataFrame, int | None]:
     """Returns the quarantine's rows with `_broken_now` (rules they break today) and `_is_good`; both are NULL for rows
-    that the replay does not look at.
+    that the replay does not look at. Rows of the source that failed and pass today are replaced by what they make; then
+    it also returns how many rows the quarantine holds.
     """
-    stored_rows = read_table(spark, table.quarantine)
+    stored_rows, before = read_table(spark, table.quarantine), None
     _require_known(stored_rows, table, rules)
+    if (not rules or FAILED in rules) and (
+        made := retry.retried(spark, table, stored_rows, is_committed(table))
+    ) is not None:
+        stored_rows, before = made, stored_rows.count()
     # What could not be processed or stored has no row to put back.
     is_row = F.col(FAILED_RECORD).isNull() if FAILED_RECORD in stored_rows.columns else F.lit(True)
     is_chosen = F.coalesce(_is_chosen(table, rules) & is_committed(table) & is_row, F.lit(False))
@@ -186,7 +199,8 @@ def _check_rules(spark: SparkSession, table: Table, rules: list[str]) -> DataFra
     )
     checked_rows = checked_rows.withColumnsRenamed({quality.RULES: VIOLATED_NOW, VIOLATED_THEN: quality.RULES})
     other_rows = stored_rows.filter(~is_chosen)
-    return checked_rows.unionByName(other_rows.withColumns({VIOLATED_NOW: F.lit(None), IS_GOOD: F.lit(None)}))
+    unchecked_rows = other_rows.withColumns({VIOLATED_NOW: F.lit(None), IS_GOOD: F.lit(None)})
+    return checked_rows.unionByName(unchecked_rows), before
 
 
 def _is_chosen(table: Table, rules: list[str]) -> Column:

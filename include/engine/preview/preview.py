@@ -17,21 +17,22 @@ from pyspark.sql import DataFrame, SparkSession
 from include.catalog import Catalog
 from include.checkpoints.landing_folder import FolderFile
 from include.engine import failure
-from include.engine.batch import data_skipping, prepare, read, table_rows, tuning
+from include.engine.batch import data_skipping, prepare, read, storable, table_rows, tuning
 from include.engine.batch import watermark as engine_watermark
 from include.engine.batch.transform import SOURCE
 from include.engine.batch.watermark import EventTimes
 from include.engine.files import batch_of_files, file_headers, schema_evolution
 from include.engine.jobs import refresh
-from include.engine.preview import outcome, sample, sample_file
+from include.engine.preview import failing, outcome, sample, sample_file
 from include.engine.preview.outcome import Outcome, persisted
 from include.engine.preview.sample import Sample
 from include.engine.session import require_connector
+from include.engine.tables.read_table import read_table
 from include.errors import UsageError
 from include.kafka import schema_registry
 from include.kafka.schema_registry import RegistryUnreachable
 from include.project.declaration import suggest
-from include.rules import Unique
+from include.rules import Rule, Unique
 from include.settings import settings
 from include.spec import Append, Delta, Files, Kafka, Table, Upsert
 
@@ -53,7 +54,8 @@ class PreviewRequest:
 class Preview:
     """The preview of one flow or view. source: a phrase that names the rows read. read: their number.
 
-    files: those that would be quarantined, and why. notes: what the flow would take into account and this does not.
+    files: those that would be quarantined, and why. failed: rows of the source, by place, of which no row can be made,
+    and why. notes: what the flow would take into account and this does not.
     """
 
     flow: str
@@ -62,6 +64,7 @@ class Preview:
     outcome: Outcome
     files: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 def previews(request: PreviewRequest, name: str) -> list[Preview]:
@@ -101,10 +104,20 @@ def _preview_appends(request: PreviewRequest, table: Table) -> Preview:
             latest = round(time.time() * 1_000_000) + engine_watermark.micros(table.watermark.ahead_minutes)
             is_stored = settings().is_stored(table.name)
             times = EventTimes(engine_watermark.newest(request.spark, table, latest) if is_stored else None, latest)
-        result_rows, notes = _computed(rows, table)
-        result = outcome.of(result_rows, table, engine_watermark.rules_of(table, times), request.rows)
-        notes += (*_repeats(table), *_changes(table), *_lateness(table, times.newest))
-        return Preview(table.flow, inputs.what, rows.count(), result, notes=notes)
+        _, notes = _computed(rows, table)
+        result = failing.evaluated(
+            rows,
+            lambda some: _computed(some, table)[0],
+            table,
+            (*engine_watermark.rules_of(table, times), *_constraints(table)),
+            request.rows,
+        )
+        notes += (*result.notes, *_repeats(table), *_changes(table), *_lateness(table, times.newest))
+        return Preview(table.flow, inputs.what, rows.count(), result.outcome, failed=result.failed, notes=notes)
+
+
+def _constraints(table: Table) -> tuple[Rule, ...]:
+    return storable.constraints_of(table) if settings().is_stored(table.name) else ()
 
 
 def _computed(rows: DataFrame, table: Table) -> tuple[DataFrame, tuple[str, ...]]:
@@ -124,25 +137,38 @@ def _preview_upsert(request: PreviewRequest, table: Table, write: Upsert) -> Pre
     assert isinstance(source, Delta)
     if request.file:
         inputs = _sample(request, table)
-        result_rows = table_rows.aggregated(inputs.rows, table, write)
         note = f"these rows are made of the file alone, and not of what {source.table} holds"
-        return Preview(
-            table.flow, inputs.what, inputs.rows.count(), _evaluate(request, result_rows, table), notes=(note,)
-        )
+        return _preview_aggregate(request, table, inputs, inputs.rows, table_rows.Buckets(), note)
     version = sample.log_of(table, source).newest
     if bucket is None:
         inputs = _whole_source(request, table, source)
-        result_rows = table_rows.recomputed(request.spark, table, write, version)
-        return Preview(table.flow, inputs.what, inputs.rows.count(), _evaluate(request, result_rows, table))
+        return _preview_aggregate(request, table, inputs, inputs.rows, table_rows.Buckets())
     inputs = _sample(request, table)
     with persisted(inputs.rows) as rows:
-        buckets = table_rows.count_by_bucket(prepare.starts(rows, table, bucket))
-        starts = data_skipping.within_reach(buckets, bucket.unit, write.reach_seconds)
-        result_rows = table_rows.recomputed(
-            request.spark, table, write, version, table_rows.Buckets.at(starts, bucket, write)
-        )
-        note = f"they touch {len(buckets):,} buckets of {bucket.name}, made of all that {source.table} holds for these"
-        return Preview(table.flow, inputs.what, rows.count(), _evaluate(request, result_rows, table), notes=(note,))
+        counts = table_rows.count_by_bucket(prepare.starts(rows, table, bucket))
+        starts = data_skipping.within_reach(counts, bucket.unit, write.reach_seconds)
+        buckets = table_rows.Buckets.at(starts, bucket, write)
+        source_rows = table_rows.of_buckets(read_table(request.spark, source.table, version), table, buckets)
+        note = f"they touch {len(counts):,} buckets of {bucket.name}, made of all that {source.table} holds for these"
+        return _preview_aggregate(request, table, replace(inputs, rows=rows), source_rows, buckets, note)
+
+
+def _preview_aggregate(
+    request: PreviewRequest,
+    table: Table,
+    inputs: Sample,
+    source_rows: DataFrame,
+    buckets: table_rows.Buckets,
+    *notes: str,
+) -> Preview:
+    """inputs: the rows that were read. source_rows: what is aggregated. Aggregates have no rules."""
+    write = table.write
+    assert isinstance(write, Upsert)
+    result = failing.evaluated(
+        source_rows, lambda rows: table_rows.aggregated(rows, table, write, buckets), table, (), request.rows
+    )
+    read_rows, notes = inputs.rows.count(), (*result.notes, *notes)
+    return Preview(table.flow, inputs.what, read_rows, result.outcome, failed=result.failed, notes=notes)
 
 
 def _preview_view(request: PreviewRequest, view: Table) -> Preview:
@@ -154,10 +180,13 @@ def _preview_view(request: PreviewRequest, view: Table) -> Preview:
             _sample(request, reader) if is_replaced_by_file else _whole_source(request, reader, reader.source)
         )
         samples[reader.branch or SOURCE] = reader_sample
-    result_rows = refresh.computed({name: inputs.rows for name, inputs in samples.items()}, view)
+    frames = {name: inputs.rows for name, inputs in samples.items()}
+    result = failing.evaluated_by_source(
+        frames, lambda some: refresh.computed(some, view), view, view.expect, request.rows
+    )
     rows_read = sum(inputs.rows.count() for inputs in samples.values())
     what = " and ".join(inputs.what for inputs in samples.values())
-    return Preview(view.name, what, rows_read, outcome.of(result_rows, view, view.expect, request.rows))
+    return Preview(view.name, what, rows_read, result.outcome, failed=result.failed, notes=result.notes)
 
 
 def _preview_files(request: PreviewRequest, table: Table, source: Files) -> Preview:
@@ -200,11 +229,6 @@ def _whole_source(request: PreviewRequest, reader: Table, source: Delta) -> Samp
     rows = read.newest(request.spark, source.table)
     assert rows is not None
     return Sample(rows, f"all rows of {source.table}, version {version}")
-
-
-def _evaluate(request: PreviewRequest, rows: DataFrame, table: Table) -> Outcome:
-    """Returns the outcome of rows without rules, which aggregates do not have."""
-    return outcome.of(rows, table, (), request.rows)
 
 
 def _read_files(

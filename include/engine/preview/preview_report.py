@@ -40,6 +40,7 @@ def _document(preview: Preview) -> dict[str, Any]:
         "rules": [{"name": rule.name, "otherwise": rule.otherwise, "broke": count} for rule, count in outcome.broke],
         "rows": [asdict(row) for row in outcome.rows],
         "broken_files": preview.files,
+        "failed_rows": preview.failed,
         "notes": preview.notes,
     }
 
@@ -55,7 +56,7 @@ def lines(preview: Preview) -> Iterator[str]:
     yield from (f"  {count:,} break '{rule.name}' ({rule.otherwise})" for rule, count in outcome.broke if count)
     if unbroken_rules := [f"'{rule.name}'" for rule, count in outcome.broke if not count]:
         yield f"  none breaks {', '.join(unbroken_rules)}"
-    yield from (f"  quarantined: {file}: {reason}" for file, reason in preview.files.items())
+    yield from (f"  quarantined: {what}: {reason}" for what, reason in (preview.files | preview.failed).items())
     yield from (f"  {note}" for note in preview.notes)
 
 

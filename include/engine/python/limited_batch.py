@@ -40,9 +40,10 @@ def _too_long(table: Table, batch: int, limits: PythonLimits) -> FlowFailed:
     )
 
 
-def too_large(table: Table, batch: int, limits: PythonLimits, cause: str) -> FlowBroken:
+def too_large(owner: str, work: str, limits: PythonLimits, cause: str) -> FlowBroken:
+    """owner: begins the sentence. work: what is processed, "batch 7", say."""
     return FlowBroken(
-        f"{table.flow}: a Python function needs more for batch {batch} than its limit of {limits.memory_mb} MB "
+        f"{owner}: a Python function needs more for {work} than its limit of {limits.memory_mb} MB "
         f"({cause}): let it use less, or allow more, PythonLimits(memory_mb=...), and restart",
         "PYTHON_MEMORY_LIMIT",
     )

@@ -60,6 +60,33 @@ def test_where_too_much_fails_the_search_ends_at_its_limit(monkeypatch):
     assert len(result.found) == 30
 
 
+@pytest.mark.parametrize("sizes", [[1, 5, 1, 1], [5, 1, 1, 5, 1], [1, 1, 1], [9, 1, 9], [5, 5, 5]], ids=str)
+def test_what_fails_only_together_with_what_is_before_it_is_found(sizes):
+    def error_of(end: int, left_out: frozenset[int]) -> Exception | None:
+        total = sum(size for position, size in enumerate(sizes[:end]) if position not in left_out)
+        return ValueError("overflow") if total > 6 else None
+
+    found = [row.position for row in poison.search_together(len(sizes), error_of)]
+    left = [size for position, size in enumerate(sizes) if position not in found]
+    assert sum(left) <= 6
+    assert all(
+        sum(size for other, size in enumerate(sizes[:position]) if other not in found) + sizes[position] > 6
+        for position in found
+    )
+
+
+def test_where_too_much_fails_together_nothing_is_found():
+    def error_of(end: int, left_out: frozenset[int]) -> Exception | None:
+        return ValueError("overflow") if end - len(left_out) > 6 else None
+
+    assert poison.search_together(1_000, error_of) is None
+
+
+@pytest.mark.parametrize("wanted", [[], [0], [7], [2, 3, 6], list(range(8))], ids=str)
+def test_what_holds_of_parts_is_narrowed_to_the_things_of_which_it_holds(wanted):
+    assert poison.that_hold(8, lambda begin, end: bool({*range(begin, end)} & {*wanted})) == wanted
+
+
 def test_offsets_are_divided_over_the_ranges_of_all_partitions():
     ranges = [OffsetRange("t", 0, 10, 13), OffsetRange("t", 1, 0, 2)]
     assert isolation._part(ranges, 2, 4) == [OffsetRange("t", 0, 12, 13), OffsetRange("t", 1, 0, 1)]
