@@ -10,6 +10,7 @@ from include import catalog
 from include.airflow import in_driver
 from include.airflow.supervisor import notify
 from include.control import incidents, lease
+from include.control.alarms import AlarmKind
 from include.control.jobs import windows
 from include.control.jobs.windows import TableSize, Window
 from include.control.store import database
@@ -57,9 +58,9 @@ def _settle_held_back(engine: Engine, table: Table, surveys: list[TableSurvey]) 
         )
         with database.transaction(engine) as connection:
             if is_too_long:
-                incidents.begin(connection, f"vacuum {survey.name}", "HELD BACK", reason, "")
+                incidents.begin(connection, survey.name, AlarmKind.HELD_BACK, reason)
             else:
-                incidents.end(connection, f"vacuum {survey.name}")
+                incidents.end(connection, AlarmKind.HELD_BACK.target(survey.name))
 
 
 def verify(name: str, number: int) -> None:
@@ -67,13 +68,12 @@ def verify(name: str, number: int) -> None:
     engine = database.connect(settings().control_url)
     table = catalog.load().table(name)
     window = windows.find(engine, number)
-    target = f"window {name}"
     failure = _find_failure(engine, table, window)
     with database.transaction(engine) as connection:
         # End the previous incident, because each failure is news.
-        incidents.end(connection, target)
+        incidents.end(connection, AlarmKind.WINDOW_FAILED.target(name))
         if failure:
-            incidents.begin(connection, target, "WINDOW FAILED", failure)
+            incidents.begin(connection, name, AlarmKind.WINDOW_FAILED, failure)
     notify.notify_all(engine)
     if failure:
         raise AirflowFailException(f"{name}: {failure}")

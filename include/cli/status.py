@@ -35,12 +35,11 @@ def text(flow_statuses: Iterable[FlowStatus]) -> str:
     for status in flow_statuses:
         state = status.state or "unknown"
         wanted = "" if status.wanted in (None, "running") else f" (wanted {status.wanted})"
-        refresh, _, why_full = status.refresh.partition(": ")
         age = "?" if status.lag.seconds is None else duration(status.lag.seconds) if status.lag.seconds else ""
         lines.append(
             (
                 status.flow,
-                f"{state}, {refresh}" if refresh else state + wanted,
+                f"{state}, {status.refresh}" if status.refresh else state + wanted,
                 _behind(status.lag),
                 age,
                 status.freshness.words,
@@ -48,8 +47,8 @@ def text(flow_statuses: Iterable[FlowStatus]) -> str:
             )
         )
         notes += _notes(status)
-        if why_full:
-            notes.append(f"{status.table}: its last refresh recomputed all rows: {why_full}")
+        if status.recomputed:
+            notes.append(f"{status.table}: its last refresh recomputed all rows: {status.recomputed}")
     return "\n".join([in_columns(lines, left_columns=6), *dict.fromkeys(notes)])
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
 from include.control import driver_rows, incidents, lease, orders, skips, vacuum_holds
+from include.control.alarms import AlarmKind
 from include.control.incidents import Acknowledgement
 from include.control.jobs import held_flows, outdated_rows
 from include.control.skips import PlannedBatch
@@ -188,7 +189,7 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
 
 def _acknowledge(connection: Connection, command: Command, flow: str) -> Acknowledgement | None:
     """Acknowledge the flow's alarm, or else the alarm of its table's file."""
-    targets = (flow, incidents.of_definition(table_of(flow)))
+    targets = (flow, AlarmKind.INVALID_DEFINITION.target(table_of(flow)))
     details = (command.who, command.reason, command.hours)
     return next(filter(None, (incidents.acknowledge(connection, target, *details) for target in targets)), None)
 

@@ -3,23 +3,9 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from include.control import alarms
+from include.control.alarms import AlarmKind
 from include.control.observed_flow import ObservedFlow
-
-# By error class, the action that is needed where a correction and a restart do not help.
-REMEDIES = {
-    "CHECKPOINT_LOST": "reset checkpoint",
-    "CHECKPOINT_DAMAGED": "reset checkpoint",
-    "TABLE_RESTORED": "reset checkpoint",
-    "RELEASED": "reset checkpoint",
-    "TOPIC_REPLACED": "accept data loss",
-    "KAFKA_DATA_LOSS": "accept data loss",
-}
-
-
-def remedy(error: str) -> str:
-    """The action that cures an error of this class or of one of its subclasses."""
-    return REMEDIES.get(error.split(".")[0], "restart")
-
 
 # An intent without a handle after this time means that the supervisor died before the launch.
 START_SECONDS = 180
@@ -46,18 +32,18 @@ class State(StrEnum):
     HEALTHY = "HEALTHY"
     STARTING = "STARTING"
     WAITING = "WAITING"
-    LAGGING = "LAGGING"
-    REJECTING = "REJECTING"
-    NOT_FRESH = "NOT FRESH"
-    STUCK = "STUCK"
-    BACKING_OFF = "BACKING OFF"
+    LAGGING = AlarmKind.LAGGING
+    REJECTING = AlarmKind.REJECTING
+    NOT_FRESH = AlarmKind.NOT_FRESH
+    STUCK = AlarmKind.STUCK
+    BACKING_OFF = AlarmKind.BACKING_OFF
     STOPPED = "STOPPED"
-    BROKEN = "BROKEN"
+    BROKEN = AlarmKind.BROKEN
 
 
 # The flow runs; only its outcome is wrong.
-RUNNING_BUT_SICK = frozenset({State.LAGGING, State.REJECTING, State.NOT_FRESH})
-SICK = RUNNING_BUT_SICK | {State.STUCK, State.BACKING_OFF, State.BROKEN}
+RUNNING_BUT_UNHEALTHY = frozenset({State.LAGGING, State.REJECTING, State.NOT_FRESH})
+UNHEALTHY = frozenset(state for state in State if state.name in AlarmKind.__members__)
 
 
 @dataclass(frozen=True)
@@ -74,8 +60,8 @@ class Decision:
     error: str = ""
 
     @property
-    def is_sick(self) -> bool:
-        return self.state in SICK
+    def is_unhealthy(self) -> bool:
+        return self.state in UNHEALTHY
 
 
 def decide(flow: ObservedFlow) -> Decision:
@@ -83,14 +69,15 @@ def decide(flow: ObservedFlow) -> Decision:
     if flow.restart_seconds_ago is not None and flow.is_driver_alive:
         return _restarting(flow, flow.restart_seconds_ago)
     if flow.wanted == "stopped" and flow.abandoned:
-        next_step = f"docs/runbooks/broken.md on {flow.abandoned.error}"
+        next_step = f"{alarms.runbook(State.BROKEN)} on {flow.abandoned.error}"
         return Decision(State.BROKEN, flow.abandoned.sentence, next_step, error=flow.abandoned.error)
     if flow.wanted == "stopped":
         return _stopped(flow)
     if flow.failure and flow.failure.needs_person:
         expires = f". {flow.expires}" if flow.expires else ""
-        next_step = f"docs/runbooks/broken.md on {flow.failure.error}, then action {remedy(flow.failure.error)}"
-        return Decision(State.BROKEN, f"{flow.failure.sentence}{expires}", next_step, error=flow.failure.error)
+        error = flow.failure.error
+        next_step = f"{alarms.runbook(State.BROKEN)} on {error}, then action {alarms.action_for(error)}"
+        return Decision(State.BROKEN, f"{flow.failure.sentence}{expires}", next_step, error=error)
     if flow.is_held:
         return _decide_held(flow)
     if flow.is_platform_down:
@@ -165,10 +152,10 @@ def _outcome(flow: ObservedFlow) -> Decision | None:
         reason = ". ".join(filter(None, (flow.expires, flow.backlog)))
         return Decision(State.LAGGING, reason, "see what takes its time: make status and its driver's log")
     if flow.rejects:
-        return Decision(State.REJECTING, flow.rejects, "docs/runbooks/rejecting.md")
+        return Decision(State.REJECTING, flow.rejects, alarms.runbook(State.REJECTING))
     if flow.not_fresh:
         reason = ". ".join(filter(None, (flow.not_fresh, flow.backlog)))
-        return Decision(State.NOT_FRESH, reason, "docs/runbooks/not-fresh.md")
+        return Decision(State.NOT_FRESH, reason, alarms.runbook(State.NOT_FRESH))
     if flow.backlog:
         return Decision(State.LAGGING, flow.backlog, "see what takes its time: make status and its driver's log")
     return None
@@ -203,7 +190,7 @@ def _decide_ended(flow: ObservedFlow) -> Decision:
     if wait_seconds > 0:
         reason = f"{cause} (start {flow.attempts + 1} follows in {wait_seconds:.0f} s)"
         return Decision(State.BACKING_OFF, reason, "none, it is started again; sooner by action restart")
-    # Reported as sick once, so that no failure goes unnoticed.
+    # Reported once as unhealthy, so that no failure goes unnoticed.
     return Decision(State.BACKING_OFF, f"starting again: {cause}", "none, it is started now", start=True)
 
 

@@ -5,14 +5,15 @@ from sqlalchemy import Connection, Engine, select
 from include import catalog
 from include.catalog import Catalog
 from include.control import commands, incidents, orders
+from include.control.alarms import AlarmKind
 from include.control.incidents import Acknowledgement
 from include.control.store import database
 from include.control.store.schema import incidents as stored_incidents
 from include.control.store.schema import runs
 from include.spec import table_of
 
-# The state of these alarms, and the error class of a flow without a definition.
-INVALID_DEFINITION = "INVALID DEFINITION"
+# Also the error class of a flow without a definition.
+INVALID_DEFINITION = AlarmKind.INVALID_DEFINITION
 
 
 def settle(engine: Engine, tables: Catalog) -> dict[str, Acknowledgement | None]:
@@ -24,14 +25,14 @@ def settle(engine: Engine, tables: Catalog) -> dict[str, Acknowledgement | None]
     changed = catalog.store_definitions(tables, [*tables.tables, *tables.steps])
     with database.transaction(engine) as connection:
         for table, reason in tables.warnings.items():
-            incidents.begin(connection, incidents.of_definition(table), INVALID_DEFINITION, reason)
-        is_open = stored_incidents.c.ended_at.is_(None) & stored_incidents.c.target.startswith(incidents.DEFINITION)
-        for target in connection.execute(select(stored_incidents.c.target).where(is_open)).scalars().all():
-            if target.removeprefix(incidents.DEFINITION) not in tables.invalid:
-                incidents.end(connection, target)
+            incidents.begin(connection, table, INVALID_DEFINITION, reason)
+        is_open = stored_incidents.c.ended_at.is_(None) & (stored_incidents.c.state == INVALID_DEFINITION)
+        for incident in connection.execute(select(stored_incidents).where(is_open)).all():
+            if incident.subject not in tables.invalid:
+                incidents.end(connection, incident.target)
         _start_again(connection, tables, changed)
         acknowledgement_of = incidents.valid_acknowledgements(connection)
-    return {table: acknowledgement_of.get(incidents.of_definition(table)) for table in tables.invalid}
+    return {table: acknowledgement_of.get(INVALID_DEFINITION.target(table)) for table in tables.invalid}
 
 
 def _start_again(connection: Connection, tables: Catalog, changed: set[str]) -> None:

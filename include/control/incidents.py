@@ -7,44 +7,44 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control.decide import Decision, State
+from include.control.alarms import SENT_AT_ONCE, AlarmKind
+from include.control.decide import Decision
 from include.control.store import database
 from include.control.store.schema import acknowledgements, incidents
-
-# States that are told even if the target already has an incident of another state.
-ALWAYS_TOLD = frozenset({State.BROKEN, State.LAGGING, State.REJECTING, State.NOT_FRESH})
-
-# The prefix of the target of an alarm about a table's file.
-DEFINITION = "definition "
 
 
 @dataclass(frozen=True)
 class Incident:
-    """target: a flow, the supervisor, or "window", "vacuum" or "definition" and a table. state: names the runbook.
-    error: the error class of a BROKEN flow.
+    """subject: a flow, a table, or a part of the platform. state: an `AlarmKind`. error: the error class of a BROKEN
+    flow.
     """
 
     number: int
-    target: str
+    subject: str
     state: str
     reason: str
     is_over: bool = False
     error: str = ""
 
+    @property
+    def target(self) -> str:
+        """Unique among the open incidents."""
+        return AlarmKind(self.state).target(self.subject)
 
-def of_definition(table: str) -> str:
-    """The target of alarms about the table's file; its flows may have alarms of their own."""
-    return f"{DEFINITION}{table}"
 
+def begin(connection: Connection, subject: str, state: str, reason: str, error: str = "") -> None:
+    """Open an incident. An open one of the same target is kept, unless the new state is in `SENT_AT_ONCE` and differs.
 
-def begin(connection: Connection, target: str, state: str, reason: str, error: str = "") -> None:
-    """Open an incident. An open one is kept, unless the new state is in `ALWAYS_TOLD` and differs."""
+    state: an `AlarmKind`.
+    """
+    target = AlarmKind(state).target(subject)
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
-    if state in ALWAYS_TOLD:
+    if state in SENT_AT_ONCE:
         is_other = is_open & (incidents.c.state != state)
         connection.execute(update(incidents).where(is_other).values(ended_at=database.now(connection)))
-    row = {"target": target, "state": state, "reason": reason, "error": error, "began_at": database.now(connection)}
-    connection.execute(database.insert(connection, incidents).values(row).on_conflict_do_nothing())
+    row = {"target": target, "subject": subject, "state": state, "reason": reason, "error": error}
+    values = {**row, "began_at": database.now(connection)}
+    connection.execute(database.insert(connection, incidents).values(values).on_conflict_do_nothing())
 
 
 def end(connection: Connection, target: str) -> None:
@@ -61,17 +61,17 @@ def open_of(engine: Engine, target: str) -> tuple[Incident, bool] | None:
     return (_to_incident(row), row.told_at is not None) if row else None
 
 
-def settle(connection: Connection, sick: Mapping[str, tuple[str, str, str]], well: Collection[str]) -> None:
+def settle(connection: Connection, unhealthy: Mapping[str, tuple[str, str, str]], healthy: Collection[str]) -> None:
     """Do the work of `begin` and `end` for many targets each minute, and write only what has changed.
 
-    sick: by target, state, reason and error of its alarm. well: the targets that have no alarm any more.
+    unhealthy: by flow or table, state, reason and error of its alarm. healthy: those that have no alarm any more.
     """
-    is_open = incidents.c.target.in_([*sick, *well]) & incidents.c.ended_at.is_(None)
+    is_open = incidents.c.target.in_([*unhealthy, *healthy]) & incidents.c.ended_at.is_(None)
     open_states = {row.target: row.state for row in connection.execute(select(incidents).where(is_open))}
-    for target, (state, reason, error) in sick.items():
-        if target not in open_states or (state in ALWAYS_TOLD and state != open_states[target]):
+    for target, (state, reason, error) in unhealthy.items():
+        if target not in open_states or (state in SENT_AT_ONCE and state != open_states[target]):
             begin(connection, target, state, reason, error)
-    for target in well:
+    for target in healthy:
         if target in open_states:
             end(connection, target)
 
@@ -99,7 +99,8 @@ def mark_told(engine: Engine, number: int) -> None:
 
 
 def _to_incident(row: Row[Any]) -> Incident:
-    return Incident(row.number, row.target, row.state, row.reason, row.ended_at is not None, row.error)
+    # A process of the previous build stores no subject.
+    return Incident(row.number, row.subject or row.target, row.state, row.reason, row.ended_at is not None, row.error)
 
 
 LONGEST_HOURS = 168
@@ -118,7 +119,7 @@ class Acknowledgement:
     def covers(self, decision: Decision) -> bool:
         """Whether the decision is about the same trouble, so that nobody has to be notified again."""
         is_same = (decision.state, decision.error) == (self.state, self.error)
-        return is_same or (decision.state not in ALWAYS_TOLD and self.state not in ALWAYS_TOLD)
+        return is_same or (decision.state not in SENT_AT_ONCE and self.state not in SENT_AT_ONCE)
 
     def __str__(self) -> str:
         until = datetime.fromtimestamp(self.ends_at, UTC)

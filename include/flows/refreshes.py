@@ -132,15 +132,13 @@ def staleness_words(view: Table) -> str:
     return f"never refreshed{why}; {next_refresh_words(view)}"
 
 
-def method_words(view: str) -> str:
-    """Returns `incremental`, or `full: ` and why, for the view's newest refresh; empty where that is not known."""
+def newest_method(view: str) -> Method | None:
+    """Returns how the view's newest refresh computed its rows; None where that is not known."""
     try:
         refresh = newest(view)
     except (SluiceError, DeltaError, OSError):
-        return ""
-    if refresh is None or refresh.method is None:
-        return ""
-    return f"full: {refresh.method.recomputed}" if refresh.method.recomputed else "incremental"
+        return None
+    return refresh.method if refresh else None
 
 
 def of_view(view: str) -> Iterator[Refresh]:

@@ -69,7 +69,8 @@ class FlowStatus:
     alarm: the open alarm of the flow or table, and who has acknowledged it.
     invalid_definition: why the table runs with its last valid definition.
     longer_interval_seconds: the actual interval, where the driver's load makes it longer than declared.
-    refresh: `incremental`, or `full: ` and why, for the newest refresh of a view; empty where that is not known.
+    refresh: `incremental` or `full`, for the newest refresh of a view; empty where that is not known. recomputed: why
+    it was full, else empty.
     no_partner: by lookup, how many rows of the newest batches have found none, where there are any.
     """
 
@@ -87,6 +88,7 @@ class FlowStatus:
     invalid_definition: str | None = None
     longer_interval_seconds: float | None = None
     refresh: str = ""
+    recomputed: str = ""
     no_partner: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -121,11 +123,18 @@ def statuses(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[
             open_alarms.get(flow.flow) or open_alarms.get(flow.name),
             tables.warnings.get(flow.name),
             longer.get(flow.flow),
-            refreshes.method_words(flow.name) if flow.is_view else "",
+            *_refresh(flow),
             no_partner(flow),
         )
         for flow in flows
     ]
+
+
+def _refresh(flow: Table) -> tuple[str, str]:
+    method = refreshes.newest_method(flow.name) if flow.is_view else None
+    if method is None:
+        return "", ""
+    return ("full", method.recomputed) if method.recomputed else ("incremental", "")
 
 
 def _states(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:

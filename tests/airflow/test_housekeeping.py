@@ -125,8 +125,8 @@ def test_airflow_that_cannot_be_cleaned_up_is_said_and_holds_up_nothing_else(mon
     [alarm] = [incident for incident in incidents.untold(engine) if incident.target == housekeeping.NAME]
     assert alarm.state == "NOT CLEANED UP"
     assert alarm.reason.startswith("Airflow's metadata: ")
-    assert notify.command(alarm) == "python -m include.airflow.supervisor.housekeeping"
-    assert (ROOT / notify.runbook(alarm)).exists()
+    assert notify.message(alarm)["command"] == "python -m include.airflow.supervisor.housekeeping"
+    assert (ROOT / notify.message(alarm)["runbook"]).exists()
     monkeypatch.setattr(housekeeping, "clean_airflow", lambda: "deleted")
     assert housekeeping.main() == 0
     assert incidents.open_of(engine, housekeeping.NAME) is None

@@ -1,5 +1,6 @@
 """Each incident causes one message, whatever the receiver does."""
 
+import importlib.util
 import json
 import os
 import shlex
@@ -12,9 +13,11 @@ import pytest
 from sqlalchemy import Engine
 
 from include.airflow.supervisor import notify
+from include.cli.main import function_of
 from include.control import incidents
+from include.control.alarms import ACTIONS, ALARMS, AlarmKind
 from include.control.commands import DESTRUCTIVE
-from include.control.decide import REMEDIES, State
+from include.control.decide import UNHEALTHY, State
 from include.control.incidents import Incident
 from include.control.store import database
 from include.errors import Unreachable, UsageError
@@ -28,6 +31,10 @@ def engine(tmp_path: Path) -> Engine:
     control_engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
     yield control_engine
     control_engine.dispose()
+
+
+def command(incident: Incident) -> str:
+    return notify.message(incident)["command"]
 
 
 def begin(engine: Engine, reason: str = "alive, and without a sign of progress for 130 s") -> None:
@@ -69,17 +76,17 @@ def test_the_message_says_what_is_wrong_what_to_do_and_where_to_read(engine, rec
     assert receiver.headers["X-Team"] == "streams"
 
 
-@pytest.mark.parametrize(("error", "action"), sorted(REMEDIES.items()))
+@pytest.mark.parametrize(("error", "action"), sorted(ACTIONS.items()))
 def test_what_only_a_reset_cures_comes_with_that_command(error: str, action: str):
     incident = Incident(7, FLOW, State.BROKEN, "the checkpoint does not fit", error=f"{error}.SOME_SUBCLASS")
     assert action in {str(destructive_action) for destructive_action in DESTRUCTIVE}
-    assert f'"action": "{action}"' in notify.command(incident)
+    assert f'"action": "{action}"' in command(incident)
 
 
 def test_a_window_that_failed_comes_with_the_command_that_tries_again(dags):
-    incident = Incident(7, f"window {FLOW}", "WINDOW FAILED", "its window did not finish: the disk is full")
-    *command, dag = shlex.split(notify.command(incident))
-    assert command == ["airflow", "dags", "trigger"]
+    incident = Incident(7, FLOW, "WINDOW FAILED", "its window did not finish: the disk is full")
+    *start, dag = shlex.split(command(incident))
+    assert start == ["airflow", "dags", "trigger"]
     assert dag in dags
     assert notify.message(incident)["text"].endswith(
         "Do: airflow dags trigger maintain.silver.tracker_readings\nRead: docs/runbooks/window-failed.md"
@@ -88,12 +95,14 @@ def test_a_window_that_failed_comes_with_the_command_that_tries_again(dags):
 
 @pytest.mark.parametrize("table", [FLOW, "quarantine.silver_tracker_readings"])
 def test_whoever_holds_vacuum_back_is_found_by_the_command_that_comes_with_it(engine, table: str):
-    incident = Incident(7, f"vacuum {table}", "HELD BACK", "gold.heart_rate_by_model has needed version 4 for 800 h")
-    assert notify.runbook(incident) == "docs/runbooks/held-back.md"
-    python, *arguments = shlex.split(notify.command(incident))
+    incident = Incident(7, table, "HELD BACK", "gold.heart_rate_by_model has needed version 4 for 800 h")
+    assert notify.message(incident)["runbook"] == "docs/runbooks/held-back.md"
+    program, *arguments = shlex.split(command(incident))
     environment = {**os.environ, "SLUICE_CONTROL_URL": str(engine.url)}
-    result = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert python == "python"
+    result = subprocess.run(
+        [sys.executable, "-m", "include.cli", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert program == "sluice"
     assert (result.returncode, result.stdout) == (0, f"{FLOW} is not stored yet\n"), result.stderr
 
 
@@ -209,10 +218,24 @@ def test_only_http_leaves_the_house(host, monkeypatch):
         notify.notify(Incident(1, FLOW, "STUCK", "why"))
 
 
-def test_an_incident_of_every_sick_state_has_a_page():
-    for state in State:
-        page = notify.runbook(Incident(1, FLOW, state, "why"))
-        assert page == f"docs/runbooks/{state.lower().replace(' ', '-')}.md"
-    assert (ROOT / notify.runbook(Incident(1, "supervise", "PAUSED", "why"))).name == "supervisor.md"
-    for state in ("WINDOW FAILED", "HELD BACK"):
-        assert (ROOT / notify.runbook(Incident(1, f"window {FLOW}", state, "why"))).is_file()
+@pytest.mark.parametrize("kind", AlarmKind)
+def test_every_kind_of_alarm_has_a_page_and_a_command_that_exists(kind: AlarmKind, dags):
+    subject = "supervise" if ALARMS[kind].runbook == "supervisor" else FLOW
+    message = notify.message(Incident(1, subject, kind, "why"))
+    assert (ROOT / message["runbook"]).read_text().startswith("# ")
+    match shlex.split(message["command"]):
+        case ["sluice", name, *arguments]:
+            # Raises for a command that does not exist.
+            assert callable(function_of(name))
+            assert arguments in ([], [FLOW])
+        case ["airflow", "dags", verb, *arguments]:
+            assert verb in ("trigger", "unpause", "list-runs", "list-import-errors")
+            assert [argument for argument in arguments[:1] if argument not in dags] == []
+        case ["python", "-m", module]:
+            assert importlib.util.find_spec(module)
+        case other:
+            pytest.fail(f"{other} is no command of Sluice or Airflow")
+
+
+def test_every_unhealthy_state_is_an_alarm_of_its_name():
+    assert {state.name for state in UNHEALTHY} == {state.name for state in State} & {kind.name for kind in AlarmKind}

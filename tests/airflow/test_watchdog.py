@@ -150,7 +150,7 @@ def test_a_receiver_that_is_away_gets_it_later(engine, start, receiver, tmp_path
     receiver.start()
     wait_until(lambda: receiver.messages, 60, log.read_text)
     assert receiver.messages[0]["state"] == "DEAD"
-    assert receiver.messages[0]["command"] == "make up"
+    assert receiver.messages[0]["command"] == "sluice up"
 
 
 def test_for_cron_it_looks_once_and_its_exit_code_says_what_it_saw(engine, airflow_database, receiver):

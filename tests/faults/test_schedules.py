@@ -44,6 +44,6 @@ def test_a_flow_with_a_schedule_reads_what_has_come_when_it_is_due_and_rests_in_
             wait_for_rows(silver, number + 1)
             wait_until(is_stopped, 60)
             decision = supervision.settle(engine, running_driver.name, list(schedules)).decisions[silver.flow]
-            assert (decision.state, decision.is_sick) == (State.STOPPED, False)
+            assert (decision.state, decision.is_unhealthy) == (State.STOPPED, False)
         assert running_driver.query(bronze).isActive
     chain.assert_silver_holds(chain.topic.messages())

@@ -19,6 +19,7 @@ import psutil
 from include import retention
 from include.checkpoints import checkpoint_files
 from include.control import cleanup, incidents
+from include.control.alarms import AlarmKind
 from include.control.process import OWNER, is_leftover
 from include.control.store import database
 from include.errors import report
@@ -187,7 +188,7 @@ def main() -> int:
     failures = [failure for name, part in parts.items() if (failure := _run_part(name, part))]
     with database.transaction(engine) as connection:
         if failures:
-            incidents.begin(connection, NAME, "NOT CLEANED UP", "; ".join(failures))
+            incidents.begin(connection, NAME, AlarmKind.NOT_CLEANED_UP, "; ".join(failures))
         else:
             incidents.end(connection, NAME)
     return 1 if failures else 0

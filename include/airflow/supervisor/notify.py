@@ -8,7 +8,6 @@ incidents, `--trial` a test message.
 import argparse
 import json
 import os
-import shlex
 import sys
 import urllib.error
 import urllib.request
@@ -20,31 +19,17 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
-from include.airflow.supervisor import housekeeping
-from include.airflow.supervisor.watchdog import DATABASE
-from include.control import incidents
-from include.control.decide import State, remedy
-from include.control.definitions import INVALID_DEFINITION
+from include.control import alarms, incidents
+from include.control.alarms import AlarmKind
 from include.control.incidents import Incident
 from include.control.store import database
 from include.control.supervision import supervision
 from include.errors import SluiceError, Unreachable, UsageError
 from include.settings import settings
-from include.spec import table_of
 
 CONNECTION = "sluice_alerts"
 TIMEOUT_SECONDS = 5
 UNDELIVERED, NO_CONNECTION = 1, 2
-
-# The commands for incidents of the supervisor, by state.
-REMEDIES = {
-    "PAUSED": f"airflow dags unpause {supervision.SUPERVISOR}",
-    "UNLOADABLE": "airflow dags list-import-errors",
-    "LATE": f"airflow dags list-runs {supervision.SUPERVISOR}",
-}
-
-# The commands for incidents of windows, by the first word of the target; the second word is the table.
-WINDOW_COMMANDS = {"window": "airflow dags trigger maintain.", "vacuum": "python -m include.ledger plan "}
 
 
 class Refused(Unreachable):
@@ -120,36 +105,11 @@ def _send(connection: Connection, incident: Incident) -> None:
 def message(incident: Incident) -> dict[str, Any]:
     """The JSON of an incident. number: identifies an incident that is sent twice, because no receipt arrived."""
     title = f"{incident.state} {incident.target}"
-    remedy_lines = f"Do: {command(incident)}\nRead: {runbook(incident)}"
-    text = f"OVER: {title}: {incident.reason}" if incident.is_over else f"{title}: {incident.reason}\n{remedy_lines}"
-    return {"text": text, **asdict(incident), "runbook": runbook(incident), "command": command(incident)}
-
-
-def runbook(incident: Incident) -> str:
-    """The path of the incident's runbook in the repository."""
-    is_supervisor = incident.target in (supervision.SUPERVISOR, DATABASE)
-    return f"docs/runbooks/{'supervisor' if is_supervisor else incident.state.lower().replace(' ', '-')}.md"
-
-
-def command(incident: Incident) -> str:
-    """The command that helps, or that shows more."""
-    if incident.target in (supervision.SUPERVISOR, DATABASE):
-        return REMEDIES.get(incident.state, "make up")
-    if incident.target == housekeeping.NAME:
-        return "python -m include.airflow.supervisor.housekeeping"
-    if incident.state == State.LAGGING:
-        return "make status"
-    if incident.state == State.NOT_FRESH:
-        return "python -m include.ledger status"
-    if incident.state == State.REJECTING:
-        return f"python -m include.ledger expectations {table_of(incident.target)}"
-    if incident.state == INVALID_DEFINITION:
-        return "make check"
-    kind, _, table = incident.target.partition(" ")
-    if table and kind in WINDOW_COMMANDS:
-        return f"{WINDOW_COMMANDS[kind]}{table}"
-    form = {"flow": incident.target, "action": remedy(incident.error), "reason": f"incident {incident.number}"}
-    return f"airflow dags trigger control.stream -c {shlex.quote(json.dumps(form))}"
+    runbook = alarms.runbook(incident.state)
+    command = alarms.command(incident.state, incident.subject, incident.number, incident.error)
+    remedy = f"Do: {command}\nRead: {runbook}"
+    text = f"OVER: {title}: {incident.reason}" if incident.is_over else f"{title}: {incident.reason}\n{remedy}"
+    return {"text": text, "target": incident.target, **asdict(incident), "runbook": runbook, "command": command}
 
 
 def _connection() -> Connection:
@@ -196,7 +156,9 @@ def main() -> int:
     pending = [Incident(**fields) for fields in json.load(sys.stdin)] if options.stdin else []
     if options.trial:
         pending.append(
-            Incident(0, supervision.SUPERVISOR, "TRIAL", "nothing is wrong, somebody tries the connection", True)
+            Incident(
+                0, supervision.SUPERVISOR, AlarmKind.TRIAL, "nothing is wrong, somebody tries the connection", True
+            )
         )
     try:
         for incident in pending:

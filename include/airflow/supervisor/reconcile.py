@@ -19,7 +19,7 @@ from include.airflow.launchers import launch
 from include.airflow.launchers.launch import Launcher, Liveness
 from include.airflow.supervisor import kafka_connections, notify, source_health
 from include.catalog import Catalog
-from include.control import definitions, incidents, schedule
+from include.control import alarms, definitions, incidents, schedule
 from include.control.decide import State
 from include.control.definitions import INVALID_DEFINITION
 from include.control.store import database
@@ -35,7 +35,7 @@ MOST_TASKS = 10
 
 
 def reconcile_all() -> list[dict[str, str]]:
-    """Start, wait, back off or kill, for each driver. Returns the sick flows, each with its reason in words.
+    """Start, wait, back off or kill, for each driver. Returns the unhealthy flows, each with its reason in words.
 
     A driver that cannot be launched, or an invalid table file, does not affect the others. Raises UsageError if the
     Spark connection is missing, and Unreachable.
@@ -50,29 +50,29 @@ def reconcile_all() -> list[dict[str, str]]:
     kafka_connections.store(tables)
     launcher = launch.launcher()
     health = source_health.look(engine, tables)
-    sick = _settle_definitions(engine, tables) + _settle_promises(engine, tables, health)
+    unhealthy = _settle_definitions(engine, tables) + _settle_promises(engine, tables, health)
     handles = supervision.handles(engine)
     liveness = Liveness(handles, launcher)
     for driver, flows in tables.drivers().items():
         try:
             dead_handle = handles[driver] if driver in handles and not liveness.is_alive(driver) else None
-            sick += _settle(engine, launcher, driver, flows, health, handles.get(driver), dead_handle)
+            unhealthy += _settle(engine, launcher, driver, flows, health, handles.get(driver), dead_handle)
         except Exception as error:
             print(f"driver '{driver}': {error}")
-            sick += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
+            unhealthy += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
     supervision.heartbeat(engine)
     notify.notify_all(engine)
     _gather()
-    return sick
+    return unhealthy
 
 
-def to_task_arguments(sick: list[dict[str, str]]) -> list[dict[str, str]]:
-    """One red task for each sick flow; beyond `MOST_TASKS`, the last one lists the rest."""
-    if len(sick) <= MOST_TASKS:
-        return sick
-    rest = sick[MOST_TASKS - 1 :]
+def to_task_arguments(unhealthy: list[dict[str, str]]) -> list[dict[str, str]]:
+    """One red task for each unhealthy flow; beyond `MOST_TASKS`, the last one lists the rest."""
+    if len(unhealthy) <= MOST_TASKS:
+        return unhealthy
+    rest = unhealthy[MOST_TASKS - 1 :]
     lines = "\n".join(f"{flow['flow']}: {flow['reason']}" for flow in rest)
-    return [*sick[: MOST_TASKS - 1], {"flow": f"{len(rest)} more flows", "reason": f"\n{lines}"}]
+    return [*unhealthy[: MOST_TASKS - 1], {"flow": f"{len(rest)} more flows", "reason": f"\n{lines}"}]
 
 
 def _gather() -> None:
@@ -84,30 +84,30 @@ def _gather() -> None:
 
 
 def _settle_definitions(engine: Engine, tables: Catalog) -> list[dict[str, str]]:
-    """Returns the invalid table files as sick flows."""
+    """Returns the invalid table files as unhealthy flows."""
     acknowledged = definitions.settle(engine, tables)
     for table, reason in tables.warnings.items():
         print(f"{table}: {INVALID_DEFINITION}: {reason}. {acknowledged[table] or ''}")
     return [
-        {"flow": table, "reason": f"{INVALID_DEFINITION}: {reason}. Next: docs/runbooks/invalid-definition.md"}
+        {"flow": table, "reason": f"{INVALID_DEFINITION}: {reason}. Next: {alarms.runbook(INVALID_DEFINITION)}"}
         for table, reason in tables.warnings.items()
         if not acknowledged[table]
     ]
 
 
 def _settle_promises(engine: Engine, tables: Catalog, health: dict[str, SourceHealth]) -> list[dict[str, str]]:
-    """Settle the alarms of tables that no supervised flow writes, such as views. Returns them as sick flows."""
+    """Settle the alarms of tables that no supervised flow writes, such as views. Returns them as unhealthy flows."""
     supervised = {flow.name for flows in tables.drivers().values() for flow in flows}
     others = tables.tables.keys() - supervised
     broken = {table: reason for table in others if (reason := health.get(table, SourceHealth()).not_fresh)}
     with database.transaction(engine) as connection:
-        sick = {table: (State.NOT_FRESH, reason, "") for table, reason in broken.items()}
-        incidents.settle(connection, sick, others - sick.keys())
+        unhealthy = {table: (State.NOT_FRESH, reason, "") for table, reason in broken.items()}
+        incidents.settle(connection, unhealthy, others - unhealthy.keys())
         acknowledged = incidents.valid_acknowledgements(connection)
     for table, reason in broken.items():
         print(f"{table}: {State.NOT_FRESH}: {reason}. {acknowledged.get(table, '')}")
     return [
-        {"flow": table, "reason": f"{State.NOT_FRESH}: {reason}. Next: docs/runbooks/not-fresh.md"}
+        {"flow": table, "reason": f"{State.NOT_FRESH}: {reason}. Next: {alarms.runbook(State.NOT_FRESH)}"}
         for table, reason in broken.items()
         if table not in acknowledged
     ]
@@ -133,15 +133,15 @@ def _settle(
         handle = launcher.launch(driver)
         supervision.record_launch(engine, driver, handle, settlement.launch_since)
         print(f"driver '{driver}' launched, it writes to {launcher.log(driver, handle)}")
-    sick = []
+    unhealthy = []
     for flow, decision in settlement.decisions.items():
         print(f"{flow}: {decision.state}: {decision.reason}")
         if flow in settlement.acknowledged:
             print(f"{flow}: {settlement.acknowledged[flow]}")
-        elif decision.is_sick:
+        elif decision.is_unhealthy:
             reason = f"{decision.state}: {decision.reason}. Next: {decision.next_step}"
-            sick.append({"flow": flow, "reason": reason})
-    return sick
+            unhealthy.append({"flow": flow, "reason": reason})
+    return unhealthy
 
 
 def publish_all() -> None:

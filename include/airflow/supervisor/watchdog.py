@@ -23,6 +23,7 @@ from sqlalchemy import Engine
 
 from include.airflow.supervisor import housekeeping
 from include.control import incidents
+from include.control.alarms import AlarmKind
 from include.control.incidents import Incident
 from include.control.store import database
 from include.control.supervision import supervision, supervisor_presence
@@ -30,37 +31,37 @@ from include.control.supervision.supervisor_presence import LATE_SECONDS, Presen
 from include.errors import Unreachable
 from include.settings import settings
 
-# The target of the incident of a control database that does not answer.
+# The subject of the incident of a control database that does not answer.
 DATABASE = "control database"
 AIRFLOW_SECONDS = 60
 
 
-def diagnose_supervisor() -> tuple[str, str]:
+def diagnose_supervisor() -> tuple[AlarmKind, str]:
     """State and reason. Of several findings, the first one to correct gives the state."""
     findings = [finding for finding in (_find_pause(), _find_broken_file(), _find_dead_component()) if finding]
     findings = findings or [
-        ("LATE", f"Airflow is well, and yet no run of '{supervision.SUPERVISOR}' gets through: read its log")
+        (AlarmKind.LATE, f"Airflow is well, and yet no run of '{supervision.SUPERVISOR}' gets through: read its log")
     ]
     return findings[0][0], "; ".join(reason for _, reason in findings)
 
 
-def _find_pause() -> tuple[str, str] | None:
+def _find_pause() -> tuple[AlarmKind, str] | None:
     details = _airflow("dags", "details", supervision.SUPERVISOR)
     is_paused = bool(details) and details[0].get("is_paused") in (True, "True")
-    return ("PAUSED", f"the DAG '{supervision.SUPERVISOR}' is paused") if is_paused else None
+    return (AlarmKind.PAUSED, f"the DAG '{supervision.SUPERVISOR}' is paused") if is_paused else None
 
 
-def _find_broken_file() -> tuple[str, str] | None:
+def _find_broken_file() -> tuple[AlarmKind, str] | None:
     errors = _airflow("dags", "list-import-errors")
     broken = [
         f"{error['filepath']} ({text.splitlines()[-1]})"
         for error in errors
         if (text := (error.get("error") or "").strip())
     ]
-    return ("UNLOADABLE", f"Airflow cannot load {', '.join(broken)}") if broken else None
+    return (AlarmKind.UNLOADABLE, f"Airflow cannot load {', '.join(broken)}") if broken else None
 
 
-def _find_dead_component() -> tuple[str, str] | None:
+def _find_dead_component() -> tuple[AlarmKind, str] | None:
     url = os.environ.get("AIRFLOW__API__BASE_URL") or f"http://127.0.0.1:{settings().airflow_port}"
     # Requests to this machine bypass the proxy of the environment.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -68,9 +69,9 @@ def _find_dead_component() -> tuple[str, str] | None:
         with opener.open(f"{url.rstrip('/')}/api/v2/monitor/health", timeout=10) as response:
             health = json.load(response)
     except (OSError, ValueError):
-        return "DEAD", f"Airflow's API server does not answer at {url}"
-    sick = [name for name in ("metadatabase", "scheduler") if health[name]["status"] != "healthy"]
-    return ("DEAD", f"Airflow's {' and '.join(sick)} shows no sign of life") if sick else None
+        return AlarmKind.DEAD, f"Airflow's API server does not answer at {url}"
+    unhealthy = [name for name in ("metadatabase", "scheduler") if health[name]["status"] != "healthy"]
+    return (AlarmKind.DEAD, f"Airflow's {' and '.join(unhealthy)} shows no sign of life") if unhealthy else None
 
 
 def _airflow(*arguments: str) -> list[dict[str, Any]]:
@@ -169,7 +170,7 @@ class Watchdog:
     def _miss_database(self, reason: str) -> bool:
         is_well = time.monotonic() - self.answered_at <= self.late_seconds
         if not is_well and not self.away:
-            self.away = Incident(0, DATABASE, "AWAY", f"no stream may write: {reason}")
+            self.away = Incident(0, DATABASE, AlarmKind.AWAY, f"no stream may write: {reason}")
             self.news.append(self.away)
             _say(reason)
         return is_well

@@ -26,6 +26,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "UPDATE stale SET why = REPLACE(why, ': backfill ' || follows || ' is to make it again', '')"
         " WHERE follows IS NOT NULL",
     ),
+    (
+        "ALTER TABLE incident ADD COLUMN subject VARCHAR",
+        # Until this version, the target named the part of the table.
+        "UPDATE incident SET subject = REPLACE(REPLACE(REPLACE("
+        "target, 'definition ', ''), 'window ', ''), 'vacuum ', '')",
+    ),
 )
 
 

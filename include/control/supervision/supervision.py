@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, select, update
 
 from include.control import driver_rows, first_loads, incidents, lease, orders
-from include.control.decide import HEALTHY_SECONDS, RUNNING_BUT_SICK, START_SECONDS, Decision, State, decide
+from include.control.decide import HEALTHY_SECONDS, RUNNING_BUT_UNHEALTHY, START_SECONDS, Decision, State, decide
 from include.control.jobs import backfills as jobs_of_backfills
 from include.control.jobs import rewinds as jobs_of_rewinds
 from include.control.jobs import windows
@@ -67,7 +67,7 @@ class SourceHealth:
 
 @dataclass(frozen=True)
 class Settlement:
-    """decisions: by flow. acknowledged: by sick flow, who has acknowledged its alarm and until when. launch_since:
+    """decisions: by flow. acknowledged: by unhealthy flow, who has acknowledged its alarm and until when. launch_since:
     start the driver, by the intent of this time. kill: end the driver by force. holder: the driver's processes, if it
     holds its lease.
     """
@@ -134,7 +134,7 @@ def settle(
     acknowledged = {
         flow: str(acknowledgement_of[flow])
         for flow, decision in decisions.items()
-        if decision.is_sick and flow in acknowledgement_of and acknowledgement_of[flow].covers(decision)
+        if decision.is_unhealthy and flow in acknowledgement_of and acknowledgement_of[flow].covers(decision)
     }
     kill = any(decision.kill for decision in decisions.values())
     return Settlement(decisions, acknowledged, launch_since, kill, observed_driver.held.get(lease.driver_lease(driver)))
@@ -266,16 +266,16 @@ def _store_states(
     lasting = {flow for flow, decision in decisions.items() if _is_healthy_long(observed[flow], decision)}
     if retried := [flow for flow in lasting if observed[flow].attempts]:
         connection.execute(update(runs).where(runs.c.flow.in_(retried)).values(attempts=0))
-    sick = {
+    unhealthy = {
         flow: (decision.state, decision.reason, decision.error)
         for flow, decision in decisions.items()
-        if decision.is_sick
+        if decision.is_unhealthy
     }
     stopped = {flow for flow, decision in decisions.items() if decision.state is State.STOPPED}
-    incidents.settle(connection, sick, (lasting | stopped) - sick.keys())
+    incidents.settle(connection, unhealthy, (lasting | stopped) - unhealthy.keys())
 
 
 def _is_healthy_long(flow: ObservedFlow, decision: Decision) -> bool:
     """Whether the flow has been healthy for so long that earlier failures no longer count."""
-    is_running = decision.state in {State.HEALTHY, State.WAITING, *RUNNING_BUT_SICK}
+    is_running = decision.state in {State.HEALTHY, State.WAITING, *RUNNING_BUT_UNHEALTHY}
     return is_running and flow.intended_seconds_ago is not None and flow.intended_seconds_ago > HEALTHY_SECONDS

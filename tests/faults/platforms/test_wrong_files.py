@@ -21,6 +21,7 @@ from deltalake.exceptions import TableNotFoundError
 from sqlalchemy import Engine, select
 
 from include.control import commands, incidents, lease
+from include.control.alarms import AlarmKind
 from include.control.commands import Action, Command
 from include.control.store import database
 from include.control.store.schema import runs
@@ -144,7 +145,7 @@ class Project:
             return set(connection.execute(select(runs.c.flow).where(runs.c.failure.is_not(None))).scalars())
 
     def has_alarm(self, table: str) -> bool:
-        return incidents.open_of(self.control, incidents.of_definition(table)) is not None
+        return incidents.open_of(self.control, AlarmKind.INVALID_DEFINITION.target(table)) is not None
 
 
 def invalid_file(rng: random.Random, valid_file: str) -> str | bytes:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from include.control.decide import (
     FORCE_SECONDS,
     LONGEST_DELAY_SECONDS,
-    SICK,
     SLOW_START_SECONDS,
     STUCK_REMEDY,
     STUCK_SECONDS,
+    UNHEALTHY,
     Decision,
     State,
     decide,
@@ -318,8 +318,10 @@ def test_each_state_has_a_case():
 
 
 def test_only_what_needs_a_person_or_time_is_sick():
-    assert sorted(SICK) == ["BACKING OFF", "BROKEN", "LAGGING", "NOT FRESH", "REJECTING", "STUCK"]
-    assert [state for state in State if Decision(state, "").is_sick] == [state for state in State if state in SICK]
+    assert sorted(UNHEALTHY) == ["BACKING OFF", "BROKEN", "LAGGING", "NOT FRESH", "REJECTING", "STUCK"]
+    assert [state for state in State if Decision(state, "").is_unhealthy] == [
+        state for state in State if state in UNHEALTHY
+    ]
 
 
 def test_the_wait_doubles_up_to_a_quarter_of_an_hour():
@@ -390,4 +392,4 @@ def test_a_driver_is_ended_by_force_only_when_its_restart_is_overdue(flow: Obser
 def test_whatever_is_sick_says_why_and_what_to_do(flow: ObservedFlow):
     decision = decide(flow)
     assert decision.reason
-    assert decision.next_step or not decision.is_sick
+    assert decision.next_step or not decision.is_unhealthy

@@ -134,7 +134,7 @@ def test_at_rest_it_is_stopped_and_not_sick_and_its_driver_is_started_only_when_
     bring_to_rest(engine)
     result = supervision.settle(engine, "side", [FLOW])
     decision = result.decisions[FLOW]
-    assert (decision.state, decision.is_sick, result.launch_since) == (State.STOPPED, False, None)
+    assert (decision.state, decision.is_unhealthy, result.launch_since) == (State.STOPPED, False, None)
     assert decision.reason == "stopped: its schedule is '0 * * * *'"
     pass_hours(engine)
     follow(engine)

@@ -121,6 +121,30 @@ def test_the_backfill_that_a_sentence_named_becomes_a_value(tmp_path: Path):
     engine.dispose()
 
 
+def test_the_table_that_the_target_of_an_alarm_named_becomes_a_value(tmp_path: Path):
+    with tarfile.open(UPGRADES / "home-1.tar.gz") as home:
+        home.extract("control.db", tmp_path, filter="data")
+    with closing(sqlite3.connect(tmp_path / "control.db")) as older, older:
+        older.execute("DELETE FROM incident")
+        for target, state in (
+            ("definition silver.a", "INVALID DEFINITION"),
+            ("window silver.a", "WINDOW FAILED"),
+            ("vacuum silver.a", "HELD BACK"),
+            ("silver.a", "STUCK"),
+        ):
+            row = (target, state)
+            older.execute("INSERT INTO incident (target, state, reason, error, began_at) VALUES (?, ?, '', '', 1)", row)
+    engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+    alarms = incidents.untold(engine)
+    assert {alarm.subject for alarm in alarms} == {"silver.a"}
+    assert len({alarm.target for alarm in alarms}) == 4
+    with database.transaction(engine) as connection:
+        for alarm in alarms:
+            incidents.begin(connection, alarm.subject, alarm.state, "it lasts")
+    assert incidents.untold(engine) == alarms
+    engine.dispose()
+
+
 def test_a_changed_table_is_migrated_once_by_whoever_comes_first(first, monkeypatch):
     first()
     monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, NEXT_MIGRATION))

@@ -1,0 +1,98 @@
+"""Every kind of alarm: its runbook, the command that comes with it, and whether it is sent in place of an open one."""
+
+import json
+import shlex
+from dataclasses import dataclass
+from enum import StrEnum
+
+from include.spec import table_of
+
+# The action on a flow for an error of this class, where a correction and a restart do not help.
+ACTIONS = {
+    "CHECKPOINT_LOST": "reset checkpoint",
+    "CHECKPOINT_DAMAGED": "reset checkpoint",
+    "TABLE_RESTORED": "reset checkpoint",
+    "RELEASED": "reset checkpoint",
+    "TOPIC_REPLACED": "accept data loss",
+    "KAFKA_DATA_LOSS": "accept data loss",
+}
+
+
+def action_for(error: str) -> str:
+    """The action that corrects an error of this class or of one of its subclasses."""
+    return ACTIONS.get(error.split(".")[0], "restart")
+
+
+class AlarmKind(StrEnum):
+    """The value is stored, and stands in messages. TRIAL: a person tries whether messages arrive."""
+
+    BROKEN = "BROKEN"
+    BACKING_OFF = "BACKING OFF"
+    STUCK = "STUCK"
+    LAGGING = "LAGGING"
+    NOT_FRESH = "NOT FRESH"
+    REJECTING = "REJECTING"
+    INVALID_DEFINITION = "INVALID DEFINITION"
+    WINDOW_FAILED = "WINDOW FAILED"
+    HELD_BACK = "HELD BACK"
+    NOT_CLEANED_UP = "NOT CLEANED UP"
+    PAUSED = "PAUSED"
+    UNLOADABLE = "UNLOADABLE"
+    DEAD = "DEAD"
+    LATE = "LATE"
+    AWAY = "AWAY"
+    TRIAL = "TRIAL"
+
+    def target(self, subject: str) -> str:
+        """What an incident of this kind is about, so that one subject can have alarms of several parts at once."""
+        part = ALARMS[self].part
+        return f"{part} {subject}" if part else subject
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """runbook: a page in docs/runbooks. command: with the fields `subject`, `table` and `form`, which corrects a flow.
+
+    part: of the subject, where it has alarms of its own; empty for a flow.
+    is_sent_at_once: whether it is sent although its subject has an open alarm of another kind.
+    """
+
+    runbook: str
+    command: str = "airflow dags trigger control.stream -c {form}"
+    part: str = ""
+    is_sent_at_once: bool = False
+
+
+ALARMS = {
+    AlarmKind.BROKEN: Alarm("broken", is_sent_at_once=True),
+    AlarmKind.BACKING_OFF: Alarm("backing-off"),
+    AlarmKind.STUCK: Alarm("stuck"),
+    AlarmKind.LAGGING: Alarm("lagging", "sluice status", is_sent_at_once=True),
+    AlarmKind.NOT_FRESH: Alarm("not-fresh", "sluice status", is_sent_at_once=True),
+    AlarmKind.REJECTING: Alarm("rejecting", "sluice expectations {table}", is_sent_at_once=True),
+    AlarmKind.INVALID_DEFINITION: Alarm("invalid-definition", "sluice check", part="definition"),
+    AlarmKind.WINDOW_FAILED: Alarm("window-failed", "airflow dags trigger maintain.{subject}", part="window"),
+    AlarmKind.HELD_BACK: Alarm("held-back", "sluice plan {subject}", part="vacuum"),
+    AlarmKind.NOT_CLEANED_UP: Alarm("not-cleaned-up", "python -m include.airflow.supervisor.housekeeping"),
+    AlarmKind.PAUSED: Alarm("supervisor", "airflow dags unpause {subject}"),
+    AlarmKind.UNLOADABLE: Alarm("supervisor", "airflow dags list-import-errors"),
+    AlarmKind.DEAD: Alarm("supervisor", "sluice up"),
+    AlarmKind.LATE: Alarm("supervisor", "airflow dags list-runs {subject}"),
+    AlarmKind.AWAY: Alarm("supervisor", "sluice up"),
+    AlarmKind.TRIAL: Alarm("supervisor", "sluice status"),
+}
+
+
+SENT_AT_ONCE: frozenset[str] = frozenset(kind for kind, alarm in ALARMS.items() if alarm.is_sent_at_once)
+
+
+def runbook(kind: str) -> str:
+    """The path of the page in the repository."""
+    return f"docs/runbooks/{ALARMS[AlarmKind(kind)].runbook}.md"
+
+
+def command(kind: str, subject: str, number: int, error: str = "") -> str:
+    """The command that helps, or that shows more. number: of the incident. error: its class."""
+    form = {"flow": subject, "action": action_for(error), "reason": f"incident {number}"}
+    fields = {"subject": subject, "table": table_of(subject), "form": shlex.quote(json.dumps(form))}
+    return ALARMS[AlarmKind(kind)].command.format(**fields)
