@@ -68,6 +68,21 @@ CSV_CASES: dict[str, tuple[bytes, list[dict]]] = {
         [{**LINE_ROW, "amount": "1", "description": "Café"}],
     ),
     "crlf.csv": ((HEADER + LINE).replace("\n", "\r\n").encode(), [LINE_ROW]),
+    "lf, then crlf.csv": (
+        f'{HEADER}2019-08-04,500.00,Pay\r\n\r\n{LINE}2019-08-04,1,"a\r\nb"\r\n2019-08-04,2,"c\nd"\r\n{LINE}'.encode(),
+        [
+            LINE_ROW,
+            LINE_ROW,
+            {**LINE_ROW, "amount": "1", "description": "a\r\nb"},
+            {**LINE_ROW, "amount": "2", "description": "c\nd"},
+            LINE_ROW,
+        ],
+    ),
+    "crlf, then lf.csv": ((HEADER.replace("\n", "\r\n") + LINE + LINE).encode(), [LINE_ROW, LINE_ROW]),
+    "crlf in utf16.csv": (
+        (HEADER + '2019-08-04,1,"a\nb"\n').replace("\n", "\r\n").encode("utf-16"),
+        [{**LINE_ROW, "amount": "1", "description": "a\r\nb"}],
+    ),
     "no end.csv": ((HEADER + LINE).strip().encode(), [LINE_ROW]),
     "quoted line.csv": (
         f'{HEADER}2019-08-04,1,"Caf\u00e9\nCentral, ""old"""\n{LINE}'.encode(),

@@ -3,7 +3,6 @@
 import codecs
 import csv
 import io
-import re
 import stat
 from collections.abc import Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,8 +29,10 @@ LONGEST_HEADER_BYTES = 1_048_576
 MOST_COLUMNS = 10_000
 csv.field_size_limit(LONGEST_HEADER_BYTES)
 CHUNK_BYTES = 8_388_608
-CR_LF = "\r\n"
-LINE_SEPARATOR = re.compile(r"\r\n|\r|\n")
+# How the rows of a CSV end, as far as Spark has to be told: with CR LF, or some with it and some with LF.
+CR_LF, CR_LF_AND_LF = "\r\n", "\r\n|\n"
+# How many bytes of a CSV are searched for its line separators.
+SEARCHED_BYTES = 67_108_864
 # The field of `_rescued_data` for a record that does not fit its header.
 RECORD = "_record"
 # The length of a compressed chunk of ORC has 23 bits.
@@ -53,8 +54,8 @@ BYTE_ORDER_MARKS = (
 @dataclass(frozen=True)
 class FileHeader:
     """The head of a file. kind: equal for files that are read together. names: columns of a CSV. encoding: from a byte
-    order mark, else empty. line_separator: the first of a CSV, else empty. problem: why the file is not read. rule: the
-    quarantine's name of the problem.
+    order mark, else empty. line_separator: CR_LF or CR_LF_AND_LF for a CSV whose rows end so, else empty. problem: why
+    the file is not read. rule: the quarantine's name of the problem.
     """
 
     path: str
@@ -269,7 +270,7 @@ def _make_unique(names: list[str]) -> tuple[str, ...]:
 
 def _first_record(stream: pyarrow.NativeFile, source: Files) -> tuple[list[str] | None, str, bool, str]:
     """Returns the first record or None, the encoding by the byte order mark, whether the record has that encoding, and
-    the first line separator.
+    how the rows end.
     """
     data = b""
     while len(data) < LONGEST_HEADER_BYTES:
@@ -283,9 +284,32 @@ def _first_record(stream: pyarrow.NativeFile, source: Files) -> tuple[list[str] 
         if not chunk or (record is not None and 0 < end < len(text)):
             if record is not None and not is_decoded:
                 record, is_decoded = _as_utf8(record)
-            separator = LINE_SEPARATOR.search(text)
-            return record, encoding, is_decoded, separator.group() if separator else ""
+            return record, encoding, is_decoded, _line_separator(data, stream, encoding, source.quote)
     raise csv.Error(f"its first record does not end within {LONGEST_HEADER_BYTES:,} bytes")
+
+
+def _line_separator(data: bytes, stream: pyarrow.NativeFile, encoding: str, quote: str) -> str:
+    """Returns how the rows end, as `FileHeader` has it. data: what was read from the stream already.
+
+    What ends a line within quotes is part of a cell.
+    """
+    decoder = codecs.getincrementaldecoder(encoding or "latin-1")(errors="replace")
+    ends_with, is_quoted, last, searched = {CR_LF: False, "\n": False}, False, "", 0
+    while data and searched < SEARCHED_BYTES and not all(ends_with.values()):
+        searched += len(data)
+        text = last + decoder.decode(data)
+        # It may be the first half of a CR LF.
+        last = "\r" if text.endswith("\r") else ""
+        parts = text.removesuffix(last).split(quote) if quote else [text.removesuffix(last)]
+        rows = quote.join(parts[int(is_quoted) :: 2])
+        is_quoted ^= len(parts) % 2 == 0
+        both = rows.count(CR_LF)
+        ends_with[CR_LF] |= both > 0
+        ends_with["\n"] |= rows.count("\n") > both
+        data = stream.read(CHUNK_BYTES)
+    if ends_with[CR_LF]:
+        return CR_LF_AND_LF if ends_with["\n"] else CR_LF
+    return ""
 
 
 def _reader(lines: Iterable[str], source: Files) -> Iterator[list[str]]:

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import arrow_udf
 
 from include.engine.files.avro_header import ELEMENT
-from include.engine.files.file_headers import CR_LF, RECORD, FileHeader
+from include.engine.files.file_headers import CR_LF, CR_LF_AND_LF, RECORD, FileHeader
 from include.engine.files.schema_evolution import Columns, FileColumn, fits, is_storable
 from include.engine.python import json_documents
 from include.engine.values import json_document
@@ -52,7 +52,11 @@ def of_csv(spark: SparkSession, paths: list[str], head: FileHeader, source: File
     if head.line_separator == CR_LF:
         # Otherwise Spark makes a LF of a CR LF within a cell.
         reader = reader.option("lineSep", CR_LF)
-    rows = _with_row_numbers(reader.csv(paths))
+    if head.line_separator == CR_LF_AND_LF:
+        rows = _without_carriage_returns(reader.option("lineSep", "\n").csv(paths), cells)
+    else:
+        rows = reader.csv(paths)
+    rows = _with_row_numbers(rows)
     rows = rows.withColumn("_index", F.col("_row") - int(source.header)).filter("_index >= 0")
     text = F.col if head.encoding else _utf8
     values: dict[str, Column] = {}
@@ -71,6 +75,13 @@ def of_csv(spark: SparkSession, paths: list[str], head: FileHeader, source: File
         # The separator keeps two halves of a character in neighbouring cells from forming one.
         needs_rescue.append(_utf8(F.concat_ws(",", *cells)).isNull())
     return _rows(rows, values, F.when(reduce(or_, needs_rescue), _json(rescued)))
+
+
+def _without_carriage_returns(rows: DataFrame, cells: list[str]) -> DataFrame:
+    """Removes what a line separator of LF leaves of CR LF: one CR at the end of a row, and rows of nothing else."""
+    is_blank = F.coalesce(*cells[1:], F.lit("")) == "" if cells[1:] else F.lit(True)
+    rows = rows.filter(~(F.col(cells[0]).eqNullSafe("\r") & is_blank))
+    return rows.withColumn(cells[-1], F.regexp_replace(cells[-1], "\r\\z", ""))
 
 
 def json_lines(spark: SparkSession, paths: list[str], is_multi_line: bool) -> DataFrame:
