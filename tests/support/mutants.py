@@ -165,9 +165,11 @@ def main() -> None:
     generator.copy_also_copy_files()
     generator.create_mutants(1)
     print(f"\nseed {options.seed}", flush=True)
-    chooser, chosen = random.Random(options.seed), dict[str, list[str]]()
+    chosen = dict[str, list[str]]()
     for module in modules():
         names = [name for name in module.exit_code_by_key if any(fnmatch(name, each) for each in options.patterns)]
+        # A module's sample is the same whatever other modules are tried.
+        chooser = random.Random(f"{options.seed} {module.path}")
         names = chooser.sample(names, min(len(names), options.sample or len(names)))
         for name in names:
             if module.exit_code_by_key[name] not in (NOTICED, TIMEOUT):
@@ -176,7 +178,7 @@ def main() -> None:
         chosen |= {str(module.path): names} if names else {}
     of_engine = [name for path, names in chosen.items() if path.startswith("include/engine") for name in names]
     others = [name for path, names in chosen.items() if not path.startswith("include/engine") for name in names]
-    chooser.shuffle(of_engine)
+    random.Random(options.seed).shuffle(of_engine)
     run(others, config().pytest_add_cli_args_test_selection, options.seconds)
     run(of_engine, WITHOUT_SPARK + ([] if options.without_spark else WITH_SPARK), options.seconds)
     for module in modules():

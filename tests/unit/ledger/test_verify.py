@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from include.checkpoints.offset_ranges import kafka_ranges
 from include.errors import LedgerMismatch
-from include.flows.batches import STATES_WITH_ROWS, BatchHistory
+from include.flows.batches import BACKFILL, STATES_WITH_ROWS, BatchHistory
 from include.ledger.verify import verify
 from include.ledger.verify_sources import StoredOffsets
 from include.settings import settings
-from include.spec import Append, Expect, Kafka, Table
+from include.spec import Append, Expect, Files, Kafka, Table
 from tests.support import lake
 from tests.support.account import StoredTable, delta, kafka_rows, reader
 
@@ -175,6 +175,26 @@ def test_a_compaction_of_the_source_is_not_read_twice():
     assert verify(stored.table).notes == []
 
 
+@pytest.mark.parametrize(("metadata", "is_skipped"), [({BACKFILL: {"number": 1}}, True), (None, False)])
+def test_a_new_generation_goes_on_behind_a_backfill_of_its_source_and_behind_nothing_else(metadata, is_skipped):
+    source, stored = silver()
+    stored.batch(0, None, delta(4), numbers(30), row_counts(30, 30))
+    source.append(kafka_rows(0, 10), metadata)
+    source.append(kafka_rows(40, 45))
+    stored.generation = 2
+    stored.plan(0, delta(5))
+    stored.acknowledge(0)
+    stored.batch(1, delta(5), delta(6), numbers(5), row_counts(5, 5))
+    # A later backfill is no reason: when the generation began, it did not exist.
+    source.append(kafka_rows(0, 10), {BACKFILL: {"number": 2}})
+    if is_skipped:
+        [note] = verify(stored.table).notes
+        assert "2/1 goes on where its source was backfilled or rewound behind what" in note
+        return
+    with pytest.raises(LedgerMismatch, match=r"2/1 does not begin where .* 1/0 ended: .*are never read"):
+        verify(stored.table)
+
+
 @pytest.mark.parametrize(
     ("tally", "says"),
     [
@@ -207,8 +227,9 @@ def test_the_quarantine_holds_the_rows_of_each_batch(count, is_right):
     _, stored = silver(expect=(Expect("r", "id > 0"),))
     stored.batch(0, None, delta(4), numbers(28), row_counts(30, 28, quarantined=2))
     write_quarantine(stored, 0, count)
-    # Batch 1 was tried and never committed.
-    write_quarantine(stored, 1, 5)
+    # Batch 1 does not count its rows. Batch 2 was tried and never committed.
+    stored.batch(1, delta(4), delta(4), numbers(0))
+    write_quarantine(stored, 2, 5)
     if is_right:
         assert "5 rows in quarantine" in verify(stored.table).notes[0]
         return
@@ -218,19 +239,58 @@ def test_the_quarantine_holds_the_rows_of_each_batch(count, is_right):
 
 @pytest.mark.parametrize("said", [2, 1])
 def test_rows_that_leave_the_quarantine_are_those_that_a_replay_took(said):
-    _, stored = silver(expect=(Expect("r", "id > 0"),))
+    source, stored = silver(expect=(Expect("r", "id > 0"),))
     stored.batch(0, None, delta(4), numbers(27), row_counts(30, 27, quarantined=3))
+    source.append(kafka_rows(30, 31))
+    stored.batch(1, delta(4), delta(5), numbers(0), row_counts(1, 0, quarantined=1))
     write_quarantine(stored, 0, 3)
     path = settings().table_path(stored.table.quarantine)
     write_deltalake(str(path), DeltaTable(str(path)).to_pyarrow_table().slice(0, 1), mode="overwrite")
     info = {"operation": "DELETE", "operationMetrics": {"numDeletedRows": str(said)}}
     info |= {"timestamp": 0, "userMetadata": json.dumps({"window": 1, "replay": 1})}
     (path / "_delta_log" / f"{2:020}.json").write_text(json.dumps({"commitInfo": info}))
+    write_quarantine(stored, 1, 1)
     if said == 2:
         assert "2 rows of quarantine" in verify(stored.table).notes[0]
         return
     with pytest.raises(LedgerMismatch, match="lacks 2 rows, and replays took 1 out of it"):
         verify(stored.table)
+
+
+@pytest.mark.parametrize(
+    ("numbered", "says"),
+    [
+        ([0, 1, 2], None),
+        ([2, 0, 1, 0], "1 rows of file 'a.csv' are there twice"),
+        ([0, 3], "2 rows of file 'a.csv' are missing"),
+    ],
+)
+def test_the_rows_of_a_file_are_numbered_without_gaps_and_repetitions(numbered: list[int], says: str | None):
+    table = Table(name=f"bronze.{unique_name()}", comment="", source=Files("in", "csv"), schema="text STRING")
+    stored = StoredTable(table, {"path": "in"})
+    files = ["b.csv", *["a.csv"] * len(numbered)]
+    rows = pyarrow.table({"_filename": files, "_index": pyarrow.array([0, *numbered], pyarrow.int64())})
+    stored.create(rows.slice(0, 0))
+    stored.batch(0, None, {"logOffset": 0}, rows)
+    if says is None:
+        assert verify(table).notes == []
+        return
+    with pytest.raises(LedgerMismatch, match=says):
+        verify(table)
+
+
+def test_a_batch_that_was_left_out_by_approval_is_a_note_with_who_asked_for_it_and_why():
+    stored, skipped = bronze(), {"who": "ada", "reason": "nobody needs it"}
+    stored.batch(0, None, end_offset(10), kafka_rows(0, 10))
+    stored.plan(1, end_offset(30))
+    metadata = {"flow": stored.table.flow, "generation": 1, "batch": 1, "epoch": 1, "source": stored.source}
+    stored.append(
+        kafka_rows(0, 0), {**metadata, "source_from": end_offset(10), "source_to": end_offset(30), "skipped": skipped}
+    )
+    stored.acknowledge(1)
+    [note] = verify(stored.table).notes
+    assert "1/1 was skipped (20 offsets, " in note
+    assert note.endswith("asked for by ada, nobody needs it")
 
 
 @given(seed=st.integers(0, 2**32))
