@@ -14,7 +14,7 @@ from include.control.commands import Action, Command
 from include.control.jobs import backfills, stale_tables
 from include.control.jobs.backfills import Follower
 from include.control.store import database
-from include.control.store.schema import resets
+from include.control.store.schema import audits, resets
 from include.flows import resume_position
 from include.project.ranges import Slice
 from include.settings import settings
@@ -71,6 +71,20 @@ def test_readers_are_stopped_and_what_was_wanted_of_them_comes_back(engine: Engi
     assert (wanted_state(engine, GOLD), wanted_state(engine, OTHER)) == ("running", "draining")
     assert backfills.interrupted(engine, SILVER) == [] and all_resets(engine) == []
     assert backfills.newest(engine)[0].failure == "no space left"
+
+
+def test_a_retry_stops_readers_that_the_try_before_did_not_know_and_the_audit_names_each(engine: Engine):
+    backfill = backfills.begin(engine, SILVER, DAY, "ada")
+    backfills.stop_readers(engine, backfill, [GOLD])
+    backfills.stop_readers(engine, backfill, [GOLD, OTHER])
+    assert (wanted_state(engine, GOLD), wanted_state(engine, OTHER)) == ("stopped", "stopped")
+    backfills.fail_before_replace(engine, backfill, "no space left")
+    assert (wanted_state(engine, GOLD), wanted_state(engine, OTHER)) == ("running", "running")
+    with database.reading(engine) as connection:
+        entries = [
+            (row.target, row.action, row.who) for row in connection.execute(select(audits).order_by(audits.c.number))
+        ]
+    assert entries == [(flow, action, "ada") for action in ("stop", "start") for flow in (GOLD, OTHER)]
 
 
 def test_a_range_that_is_replaced_gives_readers_a_new_generation_and_followers_their_turn(engine: Engine):

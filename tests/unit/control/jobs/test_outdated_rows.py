@@ -71,8 +71,20 @@ def test_a_change_by_which_no_batch_that_stands_was_made_is_forgotten_and_earlie
     mark_and_replace(engine, days(1, 9))
     with database.transaction(engine) as connection:
         outdated_rows.mark(connection, FLOW, 2, 3, days(1, 12))
+        outdated_rows.mark(connection, "silver.other", 9, 9, Slice())
         outdated_rows.unmark_undone(connection, FLOW, last_commit)
-    assert [(mark.generation, mark.batch) for mark in outdated_rows.list_all(engine)] == ([stands] if stands else [])
+    marks = [(mark.generation, mark.batch) for mark in outdated_rows.list_all(engine)]
+    assert marks == [*([stands] if stands else []), (9, 9)]
+
+
+def test_older_rows_of_one_flow_are_kept_and_whoever_keeps_none_is_told(engine: Engine):
+    with database.transaction(engine) as connection:
+        outdated_rows.mark(connection, FLOW, 0, 0, days(1, 9))
+        outdated_rows.mark(connection, "silver.other", 1, 7, days(1, 9))
+    assert [(mark.flow, mark.batch) for mark in outdated_rows.list_all(engine)] == [(FLOW, 0), ("silver.other", 7)]
+    with database.transaction(engine) as connection:
+        assert [outdated_rows.keep_rows(connection, FLOW) for _ in range(2)] == [True, False]
+    assert [mark.flow for mark in outdated_rows.list_all(engine)] == ["silver.other"]
 
 
 def test_rows_without_a_time_are_outdated_until_all_rows_are_made_again(engine: Engine):
