@@ -155,17 +155,29 @@ def test_a_part_of_a_minute_counts_as_one_and_without_a_watermark_only_the_own_m
 
 
 def test_identities_are_read_from_the_stored_rows_of_the_minutes(home, monkeypatch):
-    known = KnownKeys("silver.t", Append(unique=("id",), watermark=Watermark("at", 1)), "at")
-    times = [0, 60_000_000, 150_000_000, 900_000_000]
-    write_deltalake(str(settings().table_path("silver.t")), pa.table({"id": times, "at": pa.array(times, TIME)}))
+    known, noon = (
+        KnownKeys("silver.t", Append(unique=("id",), watermark=Watermark("at", 1)), "at"),
+        1_772_366_400_000_000,
+    )
+
+    def store(*seconds: int) -> None:
+        times = pa.array([noon + 1_000_000 * second for second in seconds], TIME)
+        write_deltalake(str(settings().table_path("silver.t")), pa.table({"id": seconds, "at": times}), mode="append")
+
+    store(0, 60, 150, 900)
     known.at(0)
-    known.load([70_000_000])
-    assert sorted(known._times) == [(0,), (60_000_000,), (150_000_000,)]
+    known.load([noon + 70_000_000])
+    assert sorted(known._times) == [(0,), (60,), (150,)]
+    store(7)
+    for version, is_stored in ((0, False), (1, True), (0, False)):
+        known.at(version)
+        known.load([noon])
+        assert known.repeats((7,), noon) is is_stored
     monkeypatch.setattr(known_keys, "MOST_KEYS", 2)
     known.forget()
     known.at(0)
     with pytest.raises(NotSupported, match="2 stored rows"):
-        known.load([70_000_000])
+        known.load([noon + 70_000_000])
 
 
 def test_what_was_committed_is_known_at_its_version_and_forgotten_at_another():
@@ -473,7 +485,7 @@ def test_retained_changes_count_up_to_the_newest_commit_and_those_of_earlier_gen
 def retained_of(rows: pa.Table, **options: Any) -> tuple[retained.Retained, SimpleNamespace]:
     write = Upsert(keys=("id",), sequence_by="place", deletes="gone", **options)
     companion = SimpleNamespace(version=3, committed=4, appended=[])
-    companion.append = lambda rows, metadata: companion.appended.append(rows)
+    companion.append = lambda *appended: companion.appended.append(appended)
     known = retained.Retained(table_of(write, "id INT, place INT"), write, companion)
     known._rows, known._version = rows, 3
     return known, companion
@@ -485,11 +497,20 @@ DELETES = pa.table({"id": [1, 2, None], "place": [5, 6, 7], "_deleted": [True] *
 def test_of_retained_changes_those_of_the_keys_and_every_truncate_are_found():
     known, _ = retained_of(DELETES, truncates="all_gone")
     assert known.of_keys({(1,)}, None).column("place").to_pylist() == [5, 7]
+    # Rows of older releases do not say whether they truncate.
+    assert known.of_keys({(2,)}, None).column("place").to_pylist() == [6, 7]
     known, _ = retained_of(DELETES.drop_columns(["_truncates"]))
     assert known.of_keys({(1,), (9,)}, None).column("place").to_pylist() == [5]
 
 
-@pytest.mark.parametrize("most_bytes", [retained.MOST_BYTES, 1])
+def stored_batch(batch: int) -> pa.Table:
+    places = pa.array([100 * batch + place for place in DELETES.column("place").to_pylist()], pa.int32())
+    rows = DELETES.set_column(1, "place", places).append_column("_batch", pa.array([batch] * 3))
+    return rows.append_column("_generation", pa.array([2] * 3))
+
+
+# 100 bytes are less than three batches have, and more than one has.
+@pytest.mark.parametrize("most_bytes", [retained.MOST_BYTES, 100, 1])
 def test_retained_changes_are_read_at_the_newest_version_be_they_few_or_many(home, monkeypatch, most_bytes):
     monkeypatch.setattr(retained, "MOST_BYTES", most_bytes)
     # It asks Spark for the columns of the schema.
@@ -498,19 +519,33 @@ def test_retained_changes_are_read_at_the_newest_version_be_they_few_or_many(hom
     known.forget()
     path = settings().table_path(known._table.retained)
     for batch in (4, 5, 6):
-        places = pa.array([100 * batch + place for place in DELETES.column("place").to_pylist()], pa.int32())
-        rows = DELETES.set_column(1, "place", places).append_column("_batch", pa.array([batch] * 3))
-        write_deltalake(str(path), rows.append_column("_generation", pa.array([2] * 3)), mode="append")
-    companion.version = 1
+        write_deltalake(str(path), stored_batch(batch), mode="append")
+
+    def places(version: int, keys: set, last_commit: tuple[int, int]) -> list[int]:
+        companion.version = version
+        found = known.of_keys(keys, last_commit)
+        assert found.column_names == DELETES.column_names
+        return sorted(found.column("place").to_pylist())
+
+    assert places(0, {(1,)}, (2, 6)) == [405, 407]
     # The rows of batch 5 are not committed.
+    assert places(1, {(1,)}, (2, 4)) == [405, 407]
+    assert places(2, {(1,)}, (2, 6)) == [405, 407, 505, 507, 605, 607]
+    assert places(2, {(2,)}, (2, 6)) == [406, 407, 506, 507, 606, 607]
+    assert (known._rows is None) == (most_bytes <= 100)
+
+
+def test_of_an_empty_table_of_retained_changes_nothing_is_found(home, monkeypatch):
+    monkeypatch.setattr(retained.table_rows, "names_of_retained", lambda table: DELETES.column_names)
+    known, companion = retained_of(None, truncates="all_gone")
+    known.forget()
+    write_deltalake(str(settings().table_path(known._table.retained)), stored_batch(4).slice(0, 0))
+    companion.version = 0
     found = known.of_keys({(1,)}, (2, 4))
-    assert (sorted(found.column("place").to_pylist()), found.column_names) == ([405, 407], DELETES.column_names)
-    companion.version = 2
-    assert sorted(known.of_keys({(1,)}, (2, 6)).column("place").to_pylist()) == [405, 407, 505, 507, 605, 607]
-    assert (known._rows is None) == (most_bytes == 1)
+    assert (len(found), found.column_names) == (0, DELETES.column_names)
 
 
-def test_what_is_retained_is_known_if_no_other_commit_came_in_between():
+def test_what_is_retained_is_known_if_no_other_commit_came_in_between(monkeypatch):
     rows = DELETES.drop_columns(["_truncates"])
     added = pa.table({"more": [0], "_deleted": [True], "place": [8], "id": [4]})
     known, companion = retained_of(rows)
@@ -519,10 +554,16 @@ def test_what_is_retained_is_known_if_no_other_commit_came_in_between():
     known.append(added, METADATA)
     companion.version = 4
     assert known.of_keys({(4,)}, None).column("place").to_pylist() == [8]
+    # Many additions are put together.
+    monkeypatch.setattr(retained, "MOST_PARTS", 2)
+    companion.committed = 5
+    known.append(added, METADATA)
+    companion.version = 5
+    assert known.of_keys({(4,), (1,)}, None).column("place").to_pylist() == [5, 8, 8]
     known, companion = retained_of(rows)
     companion.committed = 5
     known.append(added, METADATA)
-    assert companion.appended == [added]
+    assert companion.appended == [(added, METADATA)]
     assert known._version is None
 
 
