@@ -26,7 +26,7 @@ from benchmarks.support.session import session
 from include import catalog
 from include.control import commands, lease, orders
 from include.control.commands import Action, Command
-from include.control.jobs import backfill_queue, backfills
+from include.control.jobs import backfills
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
@@ -77,9 +77,9 @@ def streams_go() -> bool:
 def in_driver(engine: Engine) -> float:
     """Seconds from the request to the commit. Returns when the readers are done, too."""
     began = time.time()
-    number = backfill_queue.request(engine, MADE_AGAIN.name, RANGE, "a benchmark", NAME)
+    number = backfills.request(engine, MADE_AGAIN.name, RANGE, "a benchmark", NAME)
     assert number
-    while not (status := backfill_queue.status(engine, number)).is_done:
+    while not (status := backfills.status(engine, number)).is_done:
         assert not status.failure, status.failure
         time.sleep(0.2)
     return committed_at(engine) - began

@@ -13,56 +13,36 @@ the other. `backfill` is one spark-submit, and skipped unless the driver does no
 why. Cleared, it goes on where it ended. What a driver has in hand, no task ends.
 """
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
-
-from airflow.sdk import dag, task
+from datetime import UTC, datetime
 
 from include import catalog
-from include.airflow import dags, jobs, tasks
+from include.airflow import jobs
 from include.airflow.dags import Days
-from include.airflow.in_driver import BackfillInDriver
+from include.airflow.job_dag import Driver, SparkJob, job_dag
+from include.control.jobs.job_id import JobKind
 from include.project import ranges
 from include.spec import Table
 
+RANGE = [text for bound in ("from", "to") for text in (f"--{bound}", f"{{{{ ti.xcom_pull('plan')['{bound}'] }}}}")]
 
-def backfills(table: Table) -> None:
+
+def backfill(table: Table) -> None:
     in_slices = table.sliced_by is not None
-
-    @dag(
-        dag_id=f"backfill.{table.name}",
-        description=dags.description(__doc__, table.name),
-        schedule=Days() if in_slices else None,
-        start_date=datetime(1970, 1, 1, tzinfo=UTC),
-        catchup=False,
-        # For manual runs; `airflow backfill create` has its own limit.
-        max_active_runs=1,
+    arguments = ["--table", table.name, *(RANGE if in_slices else []), "--run", "{{ run_id }}"]
+    job_dag(
+        __doc__,
+        "backfill",
+        table,
+        SparkJob("backfill", "backfill", arguments, retries=2),
+        plan=lambda run: jobs.plan_backfill(table.name, run.form, run.day),
+        driver=Driver(JobKind.BACKFILL, jobs.ask_for_backfill),
         params=jobs.BACKFILL_FORM,
-        is_paused_upon_creation=False,
-        default_args={"owner": dags.owner(table)},
-        doc_md=dags.documentation(__doc__, table.name),
-        tags=dags.tags("backfill", table),
+        schedule=Days() if in_slices else None,
+        # For `airflow backfill create`, which has its own limit of concurrent runs.
+        start_date=datetime(1970, 1, 1, tzinfo=UTC),
     )
-    def pipeline() -> None:
-        @task
-        def plan(
-            params: Any = None, dag_run: Any = None, data_interval_start: Any = None, data_interval_end: Any = None
-        ) -> dict[str, str]:
-            is_day = dag_run.run_type == "backfill"
-            day = (data_interval_start.isoformat(), data_interval_end.isoformat()) if is_day else None
-            return jobs.plan_backfill(table.name, params, day)
-
-        retry_args: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(minutes=1)}
-        in_driver = BackfillInDriver(task_id="in_driver", table=table.name, fallback_task="backfill", **retry_args)
-        range_template = "{{ ti.xcom_pull('plan')['%s'] }}"
-        range_ = ["--from", range_template % "from", "--to", range_template % "to"] if in_slices else []
-        arguments = ["--table", table.name, *range_, "--run", "{{ run_id }}"]
-        run = tasks.job("backfill", "backfill", arguments, f"backfill {table.name}", retries=2)
-        plan() >> in_driver >> run
-
-    pipeline()
 
 
 for declared in catalog.load().tables.values():
     if ranges.refusal(declared) is None:
-        backfills(declared)
+        backfill(declared)

@@ -10,51 +10,30 @@ again, or with `"alone": true` are STALE. A red `refresh`: its log says why. Cle
 A table has no such DAG where `reset_allowed` keeps its rows, as by default what Kafka feeds: refresh what reads it.
 """
 
-from typing import Any
-
-from airflow.sdk import dag, task
-
 from include import catalog
-from include.airflow import dags, jobs, tasks
+from include.airflow import jobs
+from include.airflow.job_dag import SparkJob, job_dag
 from include.control.store import database
 from include.project import ranges
 from include.settings import settings
 from include.spec import Table
 
 
-def refreshes(table: Table) -> None:
-    @dag(
-        dag_id=f"full_refresh.{table.name}",
-        description=dags.description(__doc__, table.name),
-        schedule=None,
-        max_active_runs=1,
+def full_refresh(table: Table) -> None:
+    job_dag(
+        __doc__,
+        jobs.FULL_REFRESH,
+        table,
+        SparkJob("refresh", "backfill", retries=2),
+        preview=lambda run: (None, jobs.plan_full_refresh(table.name, run.form)),
+        question=f"{table.name}: make all of it anew?",
+        check=lambda run: jobs.full_refresh_arguments(
+            table.name, run.form, run.requester, run.answer, run.id, database.connect(settings().control_url)
+        ),
         params=jobs.FULL_REFRESH_FORM,
-        is_paused_upon_creation=False,
-        default_args={"owner": dags.owner(table)},
-        doc_md=dags.documentation(__doc__, table.name),
-        tags=dags.tags("full refresh", table),
     )
-    def pipeline() -> None:
-        @task
-        def plan(params: Any = None) -> str:
-            return jobs.plan_full_refresh(table.name, params)
-
-        approve = tasks.approval(f"{table.name}: make all of it anew?", "{{ ti.xcom_pull('plan') }}")
-
-        @task
-        def check(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
-            engine, requester = database.connect(settings().control_url), dag_run.triggering_user_name
-            return jobs.full_refresh_arguments(
-                table.name, params, requester, ti.xcom_pull("approve"), dag_run.run_id, engine
-            )
-
-        arguments = check()
-        refresh = tasks.job("refresh", "backfill", arguments, f"full refresh {table.name}", retries=2)
-        plan() >> approve >> arguments >> refresh
-
-    pipeline()
 
 
 for declared in catalog.load().tables.values():
     if ranges.refusal(declared, as_a_whole=True) is None:
-        refreshes(declared)
+        full_refresh(declared)

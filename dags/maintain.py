@@ -12,50 +12,26 @@ planned and its flows move again. With `dry_run`, `plan` only says what would be
 `sluice jobs --kind window` shows the calendar. A red `verify` says what went wrong, the next run does what is left.
 """
 
-from typing import Any, cast
-
-from airflow.sdk import dag, task
-
 from include import catalog
-from include.airflow import dags, maintenance, tasks
-from include.airflow.in_driver import WindowInDriver
+from include.airflow import dags, maintenance
+from include.airflow.job_dag import Driver, SparkJob, job_dag
+from include.control.jobs.job_id import JobKind
 from include.spec import Table
 
 
 def maintain(table: Table) -> None:
-    @dag(
-        dag_id=f"maintain.{table.name}",
-        description=dags.description(__doc__, table.name),
-        schedule=dags.window_schedule(table),
-        catchup=False,
-        max_active_runs=1,
+    job_dag(
+        __doc__,
+        "maintain",
+        table,
+        SparkJob("window", "maintain", ["--table", table.name, "--window", "{{ ti.xcom_pull('plan') }}"]),
+        plan=lambda run: maintenance.plan(table.name, run.requester or "schedule", run.form["dry_run"]),
+        driver=Driver(JobKind.WINDOW, maintenance.ask_for_window),
+        verify=lambda run: maintenance.verify(table.name, run.planned),
         params=maintenance.FORM,
-        is_paused_upon_creation=False,
-        default_args={"owner": dags.owner(table), "retries": 0},
-        doc_md=dags.documentation(__doc__, table.name),
-        tags=dags.tags("maintain", table),
+        schedule=dags.window_schedule(table),
+        default_args={"retries": 0},
     )
-    def pipeline() -> None:
-        @task
-        def plan(params: Any = None, dag_run: Any = None) -> int | None:
-            return maintenance.plan(table.name, dag_run.triggering_user_name or "schedule", params["dry_run"])
-
-        number = plan()
-        in_driver = WindowInDriver(task_id="in_driver", table=table.name, fallback_task="window", done_task="verify")
-        arguments = ["--table", table.name, "--window", "{{ ti.xcom_pull('plan') }}"]
-        window = tasks.job("window", "maintain", arguments, f"maintain {table.name}")
-
-        # Also after a failed window, so that its incident is opened.
-        @task(trigger_rule="all_done")
-        def verify(number: int) -> None:
-            maintenance.verify(table.name, number)
-
-        # At run time Airflow passes the number itself.
-        verify_task = verify(cast(int, number))
-        number >> in_driver >> [window, verify_task]
-        window >> verify_task
-
-    pipeline()
 
 
 for declared in catalog.load().tables.values():

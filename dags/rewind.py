@@ -11,41 +11,18 @@ has come. A red `rewind`: its log says why. Cleared, it goes on where it ended; 
 unless nothing was put back yet, when they go on as if nothing had been asked.
 """
 
-from typing import Any
+from include.airflow import dags, jobs
+from include.airflow.job_dag import SparkJob, job_dag
 
-from airflow.sdk import dag, task
-
-from include.airflow import dags, jobs, tasks
-
-EXAMPLE = dags.example(jobs.REWOUND_TABLES)
-
-
-@dag(
-    dag_id="rewind",
-    description=dags.description(__doc__, EXAMPLE),
-    schedule=None,
+job_dag(
+    __doc__,
+    "rewind",
+    None,
+    SparkJob("rewind", "rewind", ["--number", "{{ ti.xcom_pull('plan') }}"], retries=2),
+    example=dags.example(jobs.REWOUND_TABLES),
+    preview=lambda run: jobs.plan_rewind(run.form, run.requester),
+    question="{{ params.table }}: back to {{ params.to }}?",
+    check=lambda run: jobs.require_approved_rewind(run.planned, run.answer),
     params=jobs.REWIND_FORM,
     max_active_runs=10,
-    is_paused_upon_creation=False,
-    default_args={"owner": dags.OWNER},
-    doc_md=dags.documentation(__doc__, EXAMPLE),
-    tags=["rewind", "sluice"],
 )
-def rewinds() -> None:
-    @task
-    def plan(params: Any = None, dag_run: Any = None, ti: Any = None) -> int:
-        number, markdown = jobs.plan_rewind(params, dag_run.triggering_user_name)
-        ti.xcom_push("said", markdown)
-        return number
-
-    approve = tasks.approval("{{ params.table }}: back to {{ params.to }}?", "{{ ti.xcom_pull('plan', key='said') }}")
-
-    @task
-    def check(ti: Any = None) -> None:
-        jobs.require_approved_rewind(ti.xcom_pull("plan"), ti.xcom_pull("approve"))
-
-    run = tasks.job("rewind", "rewind", ["--number", "{{ ti.xcom_pull('plan') }}"], "rewind", retries=2)
-    plan() >> approve >> check() >> run
-
-
-rewinds()

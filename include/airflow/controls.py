@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from include import catalog
 from include.airflow.tasks import evaluate_approval
 from include.checkpoints import checkpoint_files
-from include.control import commands
+from include.control import audit, commands
 from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
 from include.control.incidents import LONGEST_HOURS
 from include.control.skips import PlannedBatch
@@ -190,5 +190,5 @@ def _give_up(engine: Engine, request: Command, approved: int | list[str] | None,
 def _refuse(engine: Engine, request: Command, reason: str) -> NoReturn:
     target, result = request.job or request.flows[0], f"nothing done, {reason}"
     with database.transaction(engine) as connection:
-        commands.audit(connection, request.who, request.action, target, request.reason, result, has_effect=False)
+        audit.record(connection, request.who, request.action, target, request.reason, result, has_effect=False)
     raise AirflowSkipException(f"{target}: {result}")

@@ -1,9 +1,8 @@
-"""Operators that leave a job to the running driver of the table's flows. The task waits deferred, without a slot."""
+"""Leaves a job to the running driver of the table's flows. The task waits deferred, without a slot."""
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NoReturn
 
 from airflow.providers.standard.operators.branch import BaseBranchOperator
 from airflow.sdk import Context, Param
@@ -11,134 +10,93 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control.jobs import backfill_queue, window_queue
-from include.control.jobs.backfill_queue import RequestStatus
+from include.control.jobs import backfills, queue, windows
+from include.control.jobs.job_id import JobId, JobKind
+from include.control.jobs.queue import JobStatus
 from include.control.store import database
 from include.errors import Unreachable
-from include.maintenance import table_state
-from include.maintenance.plan import OPTIMIZE
-from include.project import ranges
 from include.settings import settings
 from include.spec import Table
 
 LOOK_SECONDS = 2
 # A driver polls once a second, but not while it starts a flow.
 NOBODY_SECONDS = 30
-# A larger rewrite would occupy the driver's cores for minutes and delay its streams.
-MOST_BYTES_REWRITTEN = 512 * 2**20
 WHERE_PARAM = Param(
     "driver",
     enum=["driver", "job"],
     description="driver: in the one that runs the table's flow, while it lives; job: in a process of its own",
 )
-BACKFILL, WINDOW = "backfill", "window"
-STATUS_OF = {BACKFILL: backfill_queue.status, WINDOW: window_queue.status}
+STATUS_OF = {JobKind.BACKFILL: backfills.status, JobKind.WINDOW: windows.status}
 
 
 class InDriver(BaseBranchOperator):
-    """Requests a job from the table's driver, and waits deferred. If the driver cannot do it, `fallback_task` follows.
+    """Requests the job that the task `plan` has planned from the table's driver, and waits deferred. If the driver
+    cannot do it, `fallback_task` follows. If nothing was planned, the following tasks are skipped.
 
+    ask: requests the job; gets the result of `plan`, and returns the number of the job, or why no driver does it.
     done_task: follows if the driver has done the job. A cleared or killed task does no harm: the driver continues.
     """
 
-    kind: str
-
-    def __init__(self, *, table: str, fallback_task: str, done_task: str | None = None, **operator_kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        table: str,
+        kind: JobKind,
+        ask: Callable[[Engine, Table, Any, str], int | str],
+        fallback_task: str,
+        done_task: str | None = None,
+        **operator_kwargs: Any,
+    ) -> None:
         super().__init__(**operator_kwargs)
         self.table = table
+        self.kind = kind
+        self.ask = ask
         self.fallback_task = fallback_task
         self.done_task = done_task
 
     def execute(self, context: Context) -> Any:
+        if (planned := context["ti"].xcom_pull(task_ids="plan")) is None:
+            return self.do_branch(context, None)
+        if context["params"]["where"] == "job":
+            return self._fall_back(context, "a job was asked for")
         table, engine = catalog.load().table(self.table), database.connect(settings().control_url)
-        if reason := "a job was asked for" if context["params"]["where"] == "job" else self.refusal(engine, table):
-            return self._fall_back(context, reason)
-        if number := self.ask(engine, table, context):
-            print(f"{self.kind} {number} is asked of driver '{table.driver}'")
-            self.defer(trigger=Wait(number, self.kind), method_name="answered")
-        return self._fall_back(context, f"driver '{table.driver}' does not run")
-
-    def refusal(self, engine: Engine, table: Table) -> str | None:
-        """Why the driver must not do the job; None if it may."""
-        return None
-
-    @abstractmethod
-    def ask(self, engine: Engine, table: Table, context: Context) -> int | None:
-        """Request the job. Returns its number, or None if the driver is not alive."""
-
-    @abstractmethod
-    def withdraw(self, engine: Engine, number: int) -> bool:
-        """Withdraw the request. Returns False if the driver has just begun the job."""
+        asked = self.ask(engine, table, planned, context["run_id"])
+        if not isinstance(asked, str):
+            print(f"{self.kind} {asked} is asked of driver '{table.driver}'")
+            self._wait(asked)
+        return self._fall_back(context, asked)
 
     def answered(self, context: Context, event: dict[str, Any]) -> Any:
         """Continue after the trigger: branch to `done_task`, keep waiting, or fall back."""
-        number = event["number"]
+        job = JobId(self.kind, event["number"])
         if event["is_done"]:
-            print(f"{self.kind} {number} was done by the driver: python -m include.ledger {self.kind}s {self.table}")
+            print(f"{job} was done by the driver: sluice jobs {self.table} --kind {self.kind}")
             return self.do_branch(context, self.done_task)
-        if not self.withdraw(database.connect(settings().control_url), number):
-            self.defer(trigger=Wait(number, self.kind), method_name="answered")
+        engine = database.connect(settings().control_url)
+        if not queue.withdraw_unbegun(engine, job) and STATUS_OF[self.kind](engine, job.number).is_in_hand:
+            self._wait(job.number)
+        queue.withdraw(engine, job)
         # The fallback job finds what the driver has begun, and completes it.
         return self._fall_back(context, event["why"])
+
+    def _wait(self, number: int) -> NoReturn:
+        self.defer(trigger=Wait(number, self.kind), method_name="answered")
 
     def _fall_back(self, context: Context, reason: str) -> Any:
         print(f"{self.table} is left to the task '{self.fallback_task}': {reason}")
         return self.do_branch(context, self.fallback_task)
 
 
-class BackfillInDriver(InDriver):
-    """Requests the backfill of the range that the task `plan` has returned."""
-
-    kind = BACKFILL
-
-    def ask(self, engine: Engine, table: Table, context: Context) -> int | None:
-        range_texts = context["ti"].xcom_pull(task_ids="plan")
-        range_ = ranges.parse_slice(table, range_texts["from"] or None, range_texts["to"] or None)
-        return backfill_queue.request(engine, table.name, range_, context["run_id"], table.driver)
-
-    def withdraw(self, engine: Engine, number: int) -> bool:
-        backfill_queue.withdraw(engine, number)
-        return True
-
-
-class WindowInDriver(InDriver):
-    """Requests the window that the task `plan` has stored. Without one, the following tasks are skipped."""
-
-    kind = WINDOW
-
-    def execute(self, context: Context) -> Any:
-        is_planned = context["ti"].xcom_pull(task_ids="plan") is not None
-        return super().execute(context) if is_planned else self.do_branch(context, None)
-
-    def refusal(self, engine: Engine, table: Table) -> str | None:
-        surveys = table_state.survey(engine, table, catalog.load())
-        bytes_rewritten = sum(survey.plan.step(OPTIMIZE).numbers.get("bytes_rewritten", 0) for survey in surveys)
-        if bytes_rewritten <= MOST_BYTES_REWRITTEN:
-            return None
-        return (
-            f"a driver rewrites {MOST_BYTES_REWRITTEN / 2**20:.0f} MB at most, "
-            f"and this is {bytes_rewritten / 2**20:,.0f} MB"
-        )
-
-    def ask(self, engine: Engine, table: Table, context: Context) -> int | None:
-        number: int = context["ti"].xcom_pull(task_ids="plan")
-        return number if window_queue.request(engine, number, table.driver) else None
-
-    def withdraw(self, engine: Engine, number: int) -> bool:
-        is_unbegun = window_queue.claim(engine, number)
-        return is_unbegun or not window_queue.status(engine, number).is_in_hand
-
-
 class Wait(BaseTrigger):
     """Waits until the requested job has ended, or until nobody has worked on it for `NOBODY_SECONDS`."""
 
-    def __init__(self, number: int, kind: str = BACKFILL) -> None:
+    def __init__(self, number: int, kind: str = JobKind.BACKFILL) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.number = number
-        self.kind = kind
+        self.kind = JobKind(kind)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "include.airflow.in_driver.Wait", {"number": self.number, "kind": self.kind}
+        return "include.airflow.in_driver.Wait", {"number": self.number, "kind": str(self.kind)}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         last_message, idle_seconds = "", 0
@@ -156,9 +114,9 @@ class Wait(BaseTrigger):
                 yield TriggerEvent(event)  # type: ignore[no-untyped-call]
                 return
 
-    def _look(self) -> RequestStatus:
+    def _look(self) -> JobStatus:
         try:
             return STATUS_OF[self.kind](database.connect(settings().control_url), self.number)
         except Unreachable as error:
             # If the database stays unreachable, the driver ends too, and the wait with it.
-            return RequestStatus(str(error), is_in_hand=True)
+            return JobStatus(str(error), is_in_hand=True)

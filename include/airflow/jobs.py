@@ -13,8 +13,8 @@ from sqlalchemy import Engine
 from include import catalog
 from include.airflow import in_driver
 from include.airflow.tasks import evaluate_approval
-from include.control import commands
-from include.control.jobs import rewinds
+from include.control import audit
+from include.control.jobs import backfills, rewinds
 from include.control.store import database
 from include.errors import DeclarationError, SluiceError, UsageError
 from include.flows import refreshes
@@ -23,6 +23,7 @@ from include.project import ranges
 from include.recovery import rewind_plan
 from include.recovery.backfill import preview
 from include.settings import settings
+from include.spec import Table
 
 MOMENT = "ISO 8601, such as 2026-03-01 or 2026-03-01T12:00:00+01:00; UTC where it names no zone"
 BACKFILL_FORM = {
@@ -52,6 +53,13 @@ def plan_backfill(name: str, form: dict[str, Any], day: tuple[str, str] | None) 
     if form["dry_run"]:
         raise AirflowSkipException("it was only to say what would be done")
     return {"from": begin or "", "to": end or ""}
+
+
+def ask_for_backfill(engine: Engine, table: Table, planned: dict[str, str], run_id: str) -> int | str:
+    """Requests a backfill of the range that `plan_backfill` has returned from the table's driver."""
+    range_ = ranges.parse_slice(table, planned["from"] or None, planned["to"] or None)
+    number = backfills.request(engine, table.name, range_, run_id, table.driver)
+    return f"driver '{table.driver}' does not run" if number is None else number
 
 
 FULL_REFRESH = "full refresh"
@@ -92,7 +100,7 @@ def full_refresh_arguments(
     decision = evaluate_approval(answer, requester)
     result = f"is begun, {decision.message}" if decision.is_approved else f"nothing done, {decision.message}"
     with database.transaction(engine) as connection:
-        commands.audit(
+        audit.record(
             connection, requester or "unknown", FULL_REFRESH, name, form["reason"], result, decision.is_approved
         )
     if not decision.is_approved:

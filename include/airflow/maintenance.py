@@ -11,17 +11,20 @@ from include.airflow import in_driver
 from include.airflow.supervisor import notify
 from include.control import incidents, lease
 from include.control.alarms import AlarmKind
-from include.control.jobs import windows
+from include.control.jobs import job_id, queue, windows
 from include.control.jobs.windows import TableSize, Window
 from include.control.store import database
 from include.control.store.schema import runs
 from include.delta.delta_log import Commit, DeltaLog
 from include.maintenance import table_state
+from include.maintenance.plan import OPTIMIZE
 from include.maintenance.table_state import TableSurvey
 from include.settings import settings
 from include.spec import Table
 
 MOVING_SECONDS = 60
+# A larger rewrite would occupy the driver's cores for minutes and delay its streams.
+MOST_BYTES_REWRITTEN = 512 * 2**20
 FORM = {
     "where": in_driver.WHERE_PARAM,
     "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
@@ -44,6 +47,19 @@ def plan(name: str, requester: str, dry_run: bool) -> int | None:
     is_worth_it = table_state.is_worth_it(engine, table, surveys)
     number = windows.plan(engine, name, requester, table_state.why(surveys), is_worth_it)
     return number if is_worth_it else None
+
+
+def ask_for_window(engine: Engine, table: Table, number: int, _run_id: str) -> int | str:
+    """Requests the planned window from the table's driver, unless it would rewrite too much."""
+    surveys = table_state.survey(engine, table, catalog.load())
+    bytes_rewritten = sum(survey.plan.step(OPTIMIZE).numbers.get("bytes_rewritten", 0) for survey in surveys)
+    if bytes_rewritten > MOST_BYTES_REWRITTEN:
+        return (
+            f"a driver rewrites {MOST_BYTES_REWRITTEN / 2**20:.0f} MB at most, "
+            f"and this is {bytes_rewritten / 2**20:,.0f} MB"
+        )
+    is_asked = queue.request(engine, job_id.window(number), table.driver)
+    return number if is_asked else f"driver '{table.driver}' does not run"
 
 
 def _settle_held_back(engine: Engine, table: Table, surveys: list[TableSurvey]) -> None:

@@ -14,6 +14,7 @@ from include.airflow.launchers import launch
 from include.settings import ROOT, settings
 
 APPROVE, REJECT = "Approve", "Reject"
+RETRY_DELAY = timedelta(minutes=1)
 # Airflow's simple auth manager, whose users are in Airflow's configuration.
 SIMPLE = "SimpleAuthManager"
 
@@ -76,7 +77,7 @@ def job(
         application_args=cast(list[str], arguments),
         name=f"sluice {name}",
         retries=retries,
-        retry_delay=timedelta(minutes=1),
+        retry_delay=RETRY_DELAY,
         pre_execute=first,
         # True would find the driver of an earlier try, and succeed without running anything.
         durable=False,

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +16,7 @@ from include.cli.output import FlowName, Json, Limit, TableName, moment, show
 from include.control import vacuum_holds
 from include.control.jobs import backfills, rewinds, stale_tables, windows
 from include.control.jobs.backfills import Backfill
+from include.control.jobs.job_id import JobKind
 from include.control.jobs.rewinds import Rewind
 from include.control.jobs.stale_tables import Stale
 from include.control.jobs.windows import Window
@@ -33,19 +33,11 @@ OfTable = Annotated[str | None, typer.Argument(metavar="TABLE", help="Of this ta
 Reader = Annotated[str, typer.Option("--name", metavar="WHO", help="The reader, by a name of its own.")]
 
 
-class Kind(StrEnum):
-    """The kinds of jobs that the control database lists. A full refresh is a backfill of all rows."""
-
-    WINDOW = "window"
-    BACKFILL = "backfill"
-    REWIND = "rewind"
-
-
 @dataclass(frozen=True)
 class Job:
     """A job of any kind. planned_at: seconds since 1970. document, lines: what is shown to programs and to people."""
 
-    kind: Kind
+    kind: JobKind
     planned_at: float
     document: dict[str, Any]
     lines: list[str]
@@ -53,14 +45,14 @@ class Job:
 
 def show_jobs(
     table: OfTable = None,
-    kind: Annotated[Kind | None, typer.Option(help="Of this kind only.")] = None,
+    kind: Annotated[JobKind | None, typer.Option(help="Of this kind only.")] = None,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
     """List windows, backfills and rewinds, newest first, and then the tables that are stale."""
     engine = database.connect(settings().control_url)
     listed = _jobs(engine, table, kind, limit)
-    stale = [] if kind in (Kind.WINDOW, Kind.REWIND) else _stale(engine, table)
+    stale = [] if kind in (JobKind.WINDOW, JobKind.REWIND) else _stale(engine, table)
     if table and not listed:
         # Raises for an unknown table. A table that is no longer declared may still have jobs.
         catalog.load().owner(table)
@@ -72,7 +64,7 @@ def show_jobs(
 
 def show_windows(table: OfTable = None, limit: Limit = 50, as_json: Json = False) -> None:
     """List past, running, planned and skipped windows, newest first."""
-    listed = _jobs(database.connect(settings().control_url), table, Kind.WINDOW, limit)
+    listed = _jobs(database.connect(settings().control_url), table, JobKind.WINDOW, limit)
     show(as_json, [job.document for job in listed], _all_lines(listed), "no window was planned yet")
 
 
@@ -81,14 +73,14 @@ def show_backfills(table: OfTable = None, limit: Limit = 50, as_json: Json = Fal
     if table:
         catalog.load().table(table)
     engine = database.connect(settings().control_url)
-    listed, stale = _jobs(engine, table, Kind.BACKFILL, limit), _stale(engine, table)
+    listed, stale = _jobs(engine, table, JobKind.BACKFILL, limit), _stale(engine, table)
     document = {"backfills": [job.document for job in listed], "stale": [_with_range(mark) for mark in stale]}
     show(as_json, document, [*(_all_lines(listed) or ["no backfill yet"]), *map(stale_words, stale)])
 
 
 def show_rewinds(limit: Limit = 20, as_json: Json = False) -> None:
     """List planned, running and done rewinds, newest first."""
-    listed = _jobs(database.connect(settings().control_url), None, Kind.REWIND, limit)
+    listed = _jobs(database.connect(settings().control_url), None, JobKind.REWIND, limit)
     show(as_json, [job.document for job in listed], _all_lines(listed), "no rewind yet")
 
 
@@ -96,22 +88,22 @@ def _all_lines(listed: list[Job]) -> list[str]:
     return [line for job in listed for line in job.lines]
 
 
-def _jobs(engine: Engine, table: str | None, kind: Kind | None, limit: int) -> list[Job]:
+def _jobs(engine: Engine, table: str | None, kind: JobKind | None, limit: int) -> list[Job]:
     """The newest jobs of the table, or of all tables, newest first."""
     jobs: list[Job] = []
-    if kind in (None, Kind.WINDOW):
+    if kind in (None, JobKind.WINDOW):
         jobs += [
-            Job(Kind.WINDOW, window.planned_at, asdict(window), list(_window_lines(window)))
+            Job(JobKind.WINDOW, window.planned_at, asdict(window), list(_window_lines(window)))
             for window in windows.calendar(engine, table, limit)
         ]
-    if kind in (None, Kind.BACKFILL):
+    if kind in (None, JobKind.BACKFILL):
         jobs += [
-            Job(Kind.BACKFILL, backfill.planned_at, _with_range(backfill), list(_backfill_lines(backfill)))
+            Job(JobKind.BACKFILL, backfill.planned_at, _with_range(backfill), list(_backfill_lines(backfill)))
             for backfill in backfills.newest(engine, table, limit)
         ]
-    if kind in (None, Kind.REWIND):
+    if kind in (None, JobKind.REWIND):
         jobs += [
-            Job(Kind.REWIND, rewind.planned_at, asdict(rewind), list(_rewind_lines(rewind)))
+            Job(JobKind.REWIND, rewind.planned_at, asdict(rewind), list(_rewind_lines(rewind)))
             # One of another table restores this one, too, if it is below it.
             for rewind in rewinds.newest(engine, sys.maxsize if table else limit)
             if table is None or table == rewind.table or table in rewind.cut

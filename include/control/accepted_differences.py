@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Engine, select
 
-from include.control import commands
+from include.control import audit
 from include.control.store import database
 from include.control.store.schema import accepted_differences
 
@@ -28,7 +28,7 @@ def accept(engine: Engine, table: str, key: str, sentence: str, who: str, reason
         values = {"target": table, "key": key, "who": who, "reason": reason, "at": database.now(connection)}
         statement = database.insert(connection, accepted_differences).values(values)
         connection.execute(statement.on_conflict_do_nothing())
-        commands.audit(connection, who, "accept difference", table, reason, f"{key}: {sentence}")
+        audit.record(connection, who, "accept difference", table, reason, f"{key}: {sentence}")
 
 
 def of_table(engine: Engine, table: str) -> dict[str, Acceptance]:

@@ -5,13 +5,13 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
-from include.control import driver_rows, incidents, lease, orders, skips, vacuum_holds
+from include.control import audit, driver_rows, incidents, lease, orders, skips, vacuum_holds
 from include.control.alarms import AlarmKind
 from include.control.incidents import Acknowledgement
 from include.control.jobs import held_flows, outdated_rows
 from include.control.skips import PlannedBatch
 from include.control.store import database
-from include.control.store.schema import audits, desired, drivers, resets, runs, ticks
+from include.control.store.schema import audits, drivers, resets, runs, ticks
 from include.spec import table_of
 
 # A restart repeated within this time is the same restart.
@@ -93,22 +93,8 @@ def execute_in(connection: Connection, command: Command) -> dict[str, Result]:
         orders.lock(connection, command.flows)
         results = {flow: _execute_for(connection, command, flow) for flow in command.flows}
     for target, result in results.items():
-        audit(connection, command.who, command.action, target, command.reason, result.message, result.has_effect)
+        audit.record(connection, command.who, command.action, target, command.reason, result.message, result.has_effect)
     return results
-
-
-def audit(
-    connection: Connection,
-    requester: str,
-    action: str,
-    target: str,
-    reason: str,
-    result: str,
-    has_effect: bool = True,
-) -> None:
-    """Write one line of the audit. result: a sentence."""
-    values = {"at": database.now(connection), "who": requester, "action": action, "target": target, "reason": reason}
-    connection.execute(audits.insert().values(result=result, has_effect=has_effect, **values))
 
 
 def _execute_for(connection: Connection, command: Command, flow: str) -> Result:
@@ -152,8 +138,8 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
             return _stop(connection, command, flow, state)
         case Action.START:
             # Also if it is running already: it may be backing off.
-            set_wanted(connection, flow, "running", command.reason)
-            clear_failure(connection, flow)
+            orders.set_wanted(connection, flow, "running", command.reason)
+            orders.clear_failure(connection, flow)
             return Result("is started")
         case Action.CATCH_UP if state == "running":
             return _nothing("it runs and catches up by itself")
@@ -162,8 +148,8 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
         case Action.DRAIN if state == "stopped":
             return _nothing("it is stopped: action catch up reads what has come since")
         case Action.DRAIN | Action.CATCH_UP:
-            set_wanted(connection, flow, "draining", command.reason)
-            clear_failure(connection, flow)
+            orders.set_wanted(connection, flow, "draining", command.reason)
+            orders.clear_failure(connection, flow)
             return Result("reads what its source holds now, then stops")
         case Action.RELEASE if state != "stopped":
             return _nothing("it runs: action stop first")
@@ -199,7 +185,7 @@ def _stop(connection: Connection, command: Command, flow: str, state: str) -> Re
     rests = connection.execute(delete(ticks).where(ticks.c.flow == flow)).rowcount
     if state == "stopped" and not rests:
         return _nothing("it is stopped")
-    set_wanted(connection, flow, "stopped", command.reason)
+    orders.set_wanted(connection, flow, "stopped", command.reason)
     return Result("is started by its schedule no more" if state == "stopped" else "stops after the batch in hand")
 
 
@@ -210,7 +196,7 @@ def _restart(connection: Connection, command: Command, flow: str, state: str) ->
     if repeated is not None:
         return _nothing(f"that was asked for {repeated:.0f} s ago")
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-    clear_failure(connection, flow)
+    orders.clear_failure(connection, flow)
     return Result("restarts after the batch in hand")
 
 
@@ -227,7 +213,7 @@ def _restart_driver(connection: Connection, command: Command) -> Result:
         values = {"ends_epoch": epoch, "ends_at": database.now(connection)}
         connection.execute(update(drivers).where(drivers.c.driver == command.driver).values(values))
     for flow in command.flows:
-        clear_failure(connection, flow)
+        orders.clear_failure(connection, flow)
     return Result("ends after the batches in hand, and is started again")
 
 
@@ -238,7 +224,7 @@ def _skip(connection: Connection, command: Command, flow: str) -> Result:
     if not skips.approve(connection, flow, command.planned, command.who, command.reason):
         return _nothing(f"{what} is left out already")
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-    clear_failure(connection, flow)
+    orders.clear_failure(connection, flow)
     return Result(f"leaves out {what}, which reads {command.planned.reads}")
 
 
@@ -253,22 +239,8 @@ def _reset(connection: Connection, command: Command, flow: str) -> Result:
     upsert = statement.on_conflict_do_update(index_elements=["flow"], set_=values, where=~resets.c.accepts_loss)
     connection.execute(upsert)
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-    clear_failure(connection, flow)
+    orders.clear_failure(connection, flow)
     return Result("begins a new generation of its checkpoint at its next start")
-
-
-def set_wanted(connection: Connection, flow: str, state: str, reason: str) -> None:
-    """Set the state wanted of the flow. The caller has locked the flow's row."""
-    values = {"flow": flow, "state": state, "reason": reason}
-    statement = database.insert(connection, desired).values(values)
-    connection.execute(statement.on_conflict_do_update(index_elements=["flow"], set_=values))
-
-
-def clear_failure(connection: Connection, flow: str) -> None:
-    """Clear the flow's failure, so that it starts at once and the next failure opens a new incident."""
-    values = {**orders.CLEARED_RUN, "attempts": 0, "intended_at": database.now(connection)}
-    incidents.end(connection, flow)
-    connection.execute(update(runs).where(runs.c.flow == flow).values(values))
 
 
 def _repeated_seconds_ago(connection: Connection, action: Action, target: str, flows: tuple[str, ...]) -> float | None:

@@ -4,7 +4,7 @@ from sqlalchemy import Connection, Engine, select
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import commands, incidents, orders
+from include.control import incidents, orders
 from include.control.alarms import AlarmKind
 from include.control.incidents import Acknowledgement
 from include.control.store import database
@@ -46,4 +46,4 @@ def _start_again(connection: Connection, tables: Catalog, changed: set[str]) -> 
     ]
     orders.lock(connection, corrected)
     for flow in corrected:
-        commands.clear_failure(connection, flow)
+        orders.clear_failure(connection, flow)

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from sqlalchemy import Column, Connection, Engine, Row, Table, select, true, update
+from sqlalchemy import Connection, Engine, Row, select, true, update
 
+from include.control import incidents
+from include.control.jobs import queue
+from include.control.jobs.job_id import JobId
 from include.control.observed_flow import Failure
 from include.control.store import database
-from include.control.store.job_schema import requests
-from include.control.store.schema import desired, drivers, paces, runs, window_requests
+from include.control.store.schema import desired, drivers, paces, runs
 
 # The columns that a new run clears.
 CLEARED_RUN: dict[str, Any] = {"failure": None, "error": None, "needs_person": False, "sign_at": None}
@@ -28,14 +30,13 @@ class Order:
 @dataclass(frozen=True)
 class Orders:
     """of: each flow's order. failed: flows that may not start until the supervisor allows it. ends_epoch: a driver with
-    a lease of this epoch or an older one has to end. backfill, window: the number of its oldest request.
+    a lease of this epoch or an older one has to end. job: the one that the driver is to do next.
     """
 
     of: dict[str, Order]
     failed: frozenset[str]
     ends_epoch: int
-    backfill: int | None = None
-    window: int | None = None
+    job: JobId | None = None
 
 
 def order(connection: Connection, flow: str) -> Order:
@@ -59,14 +60,8 @@ def read(engine: Engine, driver: str, flows: list[str]) -> Orders:
         ends_epoch = connection.execute(
             select(drivers.c.ends_epoch).where(drivers.c.driver == driver)
         ).scalar_one_or_none()
-        backfill = _first_request(connection, requests, requests.c.root, driver)
-        window = _first_request(connection, window_requests, window_requests.c.number, driver)
-        return Orders(_orders(connection, flows), frozenset(failed.scalars()), ends_epoch or 0, backfill, window)
-
-
-def _first_request(connection: Connection, queue: Table, number: Column[int], driver: str) -> int | None:
-    oldest = select(number).where(queue.c.driver == driver).order_by(queue.c.asked_at, number).limit(1)
-    return connection.execute(oldest).scalar_one_or_none()
+        job = queue.oldest(connection, driver)
+        return Orders(_orders(connection, flows), frozenset(failed.scalars()), ends_epoch or 0, job)
 
 
 def begin(engine: Engine, flows: list[str], by_hand: bool) -> None:
@@ -139,3 +134,17 @@ def end_drain(engine: Engine, flow: str) -> None:
     with database.transaction(engine) as connection:
         is_draining = (desired.c.flow == flow) & (desired.c.state == "draining")
         connection.execute(update(desired).where(is_draining).values(state="stopped"))
+
+
+def set_wanted(connection: Connection, flow: str, state: str, reason: str) -> None:
+    """Set the state wanted of the flow. The caller has locked the flow's row."""
+    values = {"flow": flow, "state": state, "reason": reason}
+    statement = database.insert(connection, desired).values(values)
+    connection.execute(statement.on_conflict_do_update(index_elements=["flow"], set_=values))
+
+
+def clear_failure(connection: Connection, flow: str) -> None:
+    """Clear the flow's failure, so that it starts at once and the next failure opens a new incident."""
+    values = {**CLEARED_RUN, "attempts": 0, "intended_at": database.now(connection)}
+    incidents.end(connection, flow)
+    connection.execute(update(runs).where(runs.c.flow == flow).values(values))

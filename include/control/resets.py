@@ -6,7 +6,7 @@ from typing import Protocol
 
 from sqlalchemy import Engine, select
 
-from include.control import commands
+from include.control import audit
 from include.control.store import database
 from include.control.store.schema import losses, releases, resets
 
@@ -63,7 +63,7 @@ def complete(engine: Engine, reset: Reset, generation: int, lost: Iterable[LostR
         if ranges:
             connection.execute(losses.insert(), [range_ | common for range_ in ranges])
         result = f"generation {generation} begins" + (f", lost: {len(ranges)} ranges" if ranges else "")
-        commands.audit(connection, reset.who, "new generation", reset.flow, reset.reason, result)
+        audit.record(connection, reset.who, "new generation", reset.flow, reset.reason, result)
         # Another reset may have been requested meanwhile.
         is_same = (resets.c.flow == reset.flow) & (resets.c.accepts_loss == reset.accepts_loss)
         connection.execute(resets.delete().where(is_same))

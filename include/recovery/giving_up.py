@@ -13,12 +13,11 @@ from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.checkpoints.checkpoint_files import newest_generation
-from include.control import commands, lease
-from include.control.jobs import backfill_queue, backfills, give_up, rewinds
+from include.control import audit, lease
+from include.control.jobs import backfills, job_id, queue, rewinds
 from include.control.jobs.backfills import Backfill, Follower
-from include.control.jobs.give_up import PartialRewind
 from include.control.jobs.job_id import JobId, JobKind
-from include.control.jobs.rewinds import Rewind
+from include.control.jobs.rewinds import PartialRewind, Rewind
 from include.control.process import Holder
 from include.control.store import database
 from include.errors import UsageError
@@ -72,7 +71,7 @@ def carry_out(engine: Engine, tables: Catalog, job: str, approved: list[str], wh
             step()
         description = "; ".join(remains.lines)
         with database.transaction(engine) as connection:
-            commands.audit(connection, who, ACTION, name, reason, description)
+            audit.record(connection, who, ACTION, name, reason, description)
     finally:
         lease.release(engine, leases)
     return description
@@ -80,9 +79,13 @@ def carry_out(engine: Engine, tables: Catalog, job: str, approved: list[str], wh
 
 def _find_remains(engine: Engine, tables: Catalog, job: str) -> Leftovers:
     named = JobId.parse(job)
-    if named.kind is JobKind.REWIND:
-        return _of_rewind(engine, tables, rewinds.get(engine, named.number))
-    return _of_backfill(engine, tables, named.number)
+    match named.kind:
+        case JobKind.REWIND:
+            return _of_rewind(engine, tables, rewinds.get(engine, named.number))
+        case JobKind.BACKFILL:
+            return _of_backfill(engine, tables, named.number)
+        case _:
+            raise UsageError(f"{job} keeps no flow stopped when it has ended: nothing is to be given up")
 
 
 def _of_rewind(engine: Engine, tables: Catalog, rewind: Rewind) -> Leftovers:
@@ -93,13 +96,9 @@ def _of_rewind(engine: Engine, tables: Catalog, rewind: Rewind) -> Leftovers:
     lines = [f"{name} was put back to version {rewind.cut[name].version}, and stays so" for name in halfway.put_back]
     lines += [f"{name} is STALE: {why}" for name, why in halfway.stale.items()]
     lines = lines or ["nothing was put back"]
-    lines += _resumed_flows(rewind.stopped, halfway.anew)
-
-    def end() -> None:
-        with database.transaction(engine) as connection:
-            give_up.rewind(connection, rewind, "; ".join(lines), halfway)
-
-    return Leftovers(rewinds.lease_name(rewind.number), lines, [end])
+    lines += _resumed_flows(rewind.stopped, halfway.renewed)
+    step = partial(rewinds.give_up, engine, rewind, "; ".join(lines), halfway)
+    return Leftovers(rewinds.lease_name(rewind.number), lines, [step])
 
 
 def _rewind_remains(tables: Catalog, rewind: Rewind) -> PartialRewind:
@@ -149,7 +148,7 @@ def _of_backfill(engine: Engine, tables: Catalog, number: int) -> Leftovers:
         raise UsageError(f"backfill {number} is {requested.phase}: nothing is to be given up")
     lines = [line for part in parts for line in _part_lines(tables, part)]
     steps = [
-        partial(backfill_queue.withdraw, engine, requested.root),
+        partial(queue.withdraw, engine, job_id.backfill(requested.root)),
         *(partial(give_up_backfill, engine, tables, part) for part in parts),
     ]
     return Leftovers(backfills.lease_name(requested.root), lines, steps)
@@ -185,7 +184,7 @@ def give_up_backfill(engine: Engine, tables: Catalog, part: Backfill) -> None:
     if part.range == Slice() and part.table in tables.tables and settings().is_stored(part.table):
         unseeded_generations.discard(tables.tables[part.table])
     with database.transaction(engine) as connection:
-        give_up.backfill(connection, part, reason)
+        backfills.give_up(connection, part, reason)
 
 
 def _resumed_flows(stopped: dict[str, tuple[str, str]], renewed: Iterable[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from include import catalog
 from include.airflow import dags as airflow_dags
 from include.airflow import maintenance
 from include.control import lease
-from include.control.jobs import window_queue, windows
+from include.control.jobs import job_id, queue, windows
 from include.control.jobs.windows import TableSize
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
@@ -79,7 +79,7 @@ def test_the_driver_of_the_table_is_asked_first_and_no_job_is_submitted_where_it
     renewer = LeaseRenewer(engine, Holder.here("main", os.getpid()), 30, lambda reason: os.abort())
 
     def run_window() -> None:
-        wait_until(lambda: window_queue.claim(engine, 1), 120)
+        wait_until(lambda: queue.claim(engine, job_id.window(1)), 120)
         renewer.take([lease.window_lease(BRONZE)])
         windows.request(engine, 1, BRONZE, renewer.epoch(lease.window_lease(BRONZE)))
         windows.open_(engine, 1, table_state.survey(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)

@@ -11,8 +11,10 @@ from sqlalchemy import Engine
 from include import catalog
 from include.control import commands, lease
 from include.control.commands import Action, Command
-from include.control.jobs import backfill_queue, backfills, stale_tables
+from include.control.jobs import backfills, queue, stale_tables
 from include.control.jobs.backfills import Backfill
+from include.control.jobs.job_id import JobKind
+from include.control.jobs.queue import JobStatus
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.delta.delta_log import DeltaLog
@@ -36,18 +38,18 @@ SOURCE = "value BINARY, partition INT, offset BIGINT"
 def request_backfill(engine: Engine, table: Table, driver: str, begin: int, end: int) -> int | None:
     """Request a backfill from the driver. begin, end: minutes of 1970-01-01."""
     time_range = ranges.parse_slice(table, *(f"1970-01-01T00:{minute:02}:00" for minute in (begin, end)))
-    return backfill_queue.request(engine, table.name, time_range, "a test", driver)
+    return backfills.request(engine, table.name, time_range, "a test", driver)
 
 
-def wait_for_outcome(engine: Engine, number: int) -> backfill_queue.RequestStatus:
+def wait_for_outcome(engine: Engine, number: int) -> JobStatus:
     """Wait until the backfill succeeds or fails, and return its status."""
 
     def has_ended() -> bool:
-        status = backfill_queue.status(engine, number)
+        status = backfills.status(engine, number)
         return status.is_done or status.failure is not None
 
-    wait_until(has_ended, 120, lambda: backfill_queue.status(engine, number).message)
-    return backfill_queue.status(engine, number)
+    wait_until(has_ended, 120, lambda: backfills.status(engine, number).message)
+    return backfills.status(engine, number)
 
 
 def backfills_of_root(engine: Engine, number: int) -> list[Backfill]:
@@ -159,7 +161,7 @@ def test_what_died_in_the_middle_is_taken_up_once_more_and_then_left_to_a_proces
             patch.setattr(replacement, "replace_table", die)
             number = request_backfill(engine, silver, running_driver.name, 1, 3)
             assert "do it in a process of its own" in wait_for_outcome(engine, number).failure
-            assert len(kills) == backfill_queue.TRIES
+            assert len(kills) == queue.TRIES[JobKind.BACKFILL]
         assert request_backfill(engine, silver, running_driver.name, 1, 3) == number
         assert wait_for_outcome(engine, number).is_done
         append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
@@ -179,7 +181,7 @@ def test_a_driver_that_is_to_end_leaves_a_backfill_to_its_successor(silver, driv
         running_driver.thread.join(60)
         assert not running_driver.thread.is_alive()
         assert running_driver.error is None
-    assert not backfill_queue.status(engine, number).is_in_hand
+    assert not backfills.status(engine, number).is_in_hand
     stranger.give_back([lease.window_lease(silver.name)])
     commands.execute(engine, Command(Action.START, (silver.flow,), "test", "a test"))
     with driver(silver) as successor:
@@ -217,18 +219,18 @@ def test_a_driver_that_is_killed_in_the_middle_is_followed_by_one_that_ends_it(p
     pipeline.submit()
     pipeline.wait_until_gold_is_right()
     time_range = ranges.parse_slice(table, "2026-03-01T12:00", "2026-03-01T13:00")
-    number = backfill_queue.request(pipeline.control, table.name, time_range, "a test", table.driver)
+    number = backfills.request(pipeline.control, table.name, time_range, "a test", table.driver)
 
     def has_reached_moment() -> bool:
         if backfills.find(pipeline.control, number).phase == moment:
             return True
-        assert not backfill_queue.status(pipeline.control, number).is_done, "it was over before it was seen"
+        assert not backfills.status(pipeline.control, number).is_done, "it was over before it was seen"
         return False
 
     # A phase may last less than 0.2 s.
     wait_until(has_reached_moment, 180, poll_seconds=0.01)
     pipeline.kill(pipeline.submitted[-1], "both")
-    assert not backfill_queue.status(pipeline.control, number).is_done
+    assert not backfills.status(pipeline.control, number).is_done
     pipeline.produce(random_events(2, count=500))
     pipeline.submit()
     assert wait_for_outcome(pipeline.control, number).is_done

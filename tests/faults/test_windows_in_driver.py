@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 
 from include.control import commands
 from include.control.commands import Action, Command
-from include.control.jobs import window_queue, windows
+from include.control.jobs import job_id, queue, windows
 from include.delta.delta_log import DeltaLog
 from include.engine.tables import maintain
 from include.ledger import verify
@@ -42,7 +42,7 @@ def silver(name, bring) -> Table:
 
 def request_window(engine: Engine, table: Table, driver: str) -> int:
     number = windows.plan(engine, table.name, "a test", "a test", is_worth_it=True)
-    assert window_queue.request(engine, number, driver)
+    assert queue.request(engine, job_id.window(number), driver)
     return number
 
 
@@ -50,10 +50,10 @@ def wait_for_outcome(engine: Engine, number: int) -> windows.Window:
     """Wait until the window succeeds or fails, and return it."""
 
     def has_ended() -> bool:
-        status = window_queue.status(engine, number)
+        status = windows.status(engine, number)
         return status.is_done or status.failure is not None
 
-    wait_until(has_ended, 120, lambda: window_queue.status(engine, number).message)
+    wait_until(has_ended, 120, lambda: windows.status(engine, number).message)
     window = windows.find(engine, number)
     assert window
     return window
@@ -115,15 +115,7 @@ def test_a_driver_that_is_to_end_leaves_its_window_to_its_successor(silver, driv
     assert len(DeltaLog(settings().table_path(silver.name)).state.live) == 1
 
 
-def test_what_nobody_else_can_have_begun_may_be_withdrawn_once(name, engine):
-    number = windows.plan(engine, f"silver.{name}", "a test", "a test", is_worth_it=True)
-    assert not window_queue.request(engine, number, "nobody"), "no such driver lives"
-    window_queue.hand_back(engine, number, "nobody")
-    assert window_queue.claim(engine, number)
-    assert not window_queue.claim(engine, number)
-
-
 def test_a_window_whose_driver_died_is_told_so(name, engine):
     number = windows.plan(engine, f"silver.{name}", "a test", "many files", is_worth_it=True)
     windows.request(engine, number, f"silver.{name}", 1)
-    assert window_queue.status(engine, number).failure == "many files; its job died"
+    assert windows.status(engine, number).failure == "many files; its job died"

@@ -7,8 +7,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, select, update
 
-from include.control import commands, lease
-from include.control.jobs import held_flows, job_id, outdated_rows, paused_flows, stale_tables
+from include.control import audit, lease
+from include.control.jobs import held_flows, job_id, outdated_rows, queue, stale_tables
+from include.control.jobs.queue import JobStatus
 from include.control.store import database
 from include.control.store.job_schema import backfills, requests
 from include.control.store.schema import resets
@@ -16,6 +17,8 @@ from include.errors import FlowFailed, UsageError
 from include.project.ranges import Slice, from_stored_texts
 from include.spec import table_of
 
+# The requester outside Airflow. A repeated command is a new request there, not the retry of a run.
+BY_HAND = "by hand"
 PLANNED, COMPUTING, WAITING = "planned", "computing", "waiting"
 DRAINING, REPLACING, DONE, GIVEN_UP = "draining", "replacing", "done", "given up"
 
@@ -87,6 +90,55 @@ def begin(engine: Engine, table: str, range_: Slice, requester: str) -> Backfill
         return _read(connection, _insert(connection, table, range_, requester, None))
 
 
+def request(engine: Engine, table: str, range_: Slice, requester: str, driver: str) -> int | None:
+    """Request a backfill from a driver, and return its number. An equal request that no driver has started is reused.
+
+    Returns None, and stores nothing, if the driver is not alive. Raises UsageError if this run's backfill was given up,
+    and Unreachable.
+    """
+    unstarted = select(backfills.c.number).join(requests, requests.c.root == backfills.c.number)
+    with database.reading(engine) as connection:
+        if lease.driver_lease(driver) not in lease.alive(connection):
+            return None
+        found = connection.execute(unstarted.where(_is_of(table, range_), requests.c.tries == 0)).scalars().first()
+    require_not_given_up(engine, table, range_, requester)
+    number = found or begin(engine, table, range_, requester).number
+    if not queue.request(engine, job_id.backfill(number), driver):
+        return None
+    with database.transaction(engine) as connection:
+        is_planned = (backfills.c.number == number) & (backfills.c.phase == PLANNED)
+        connection.execute(update(backfills).where(is_planned).values(said=f"driver '{driver}' is asked to do it"))
+    return number
+
+
+def fail_request(engine: Engine, root: int, failure: str) -> None:
+    """Withdraw the request. Store the failure unless another job has taken over the backfill. Raises Unreachable."""
+    queue.withdraw(engine, job_id.backfill(root))
+    with database.transaction(engine) as connection:
+        if lease_name(root) not in lease.alive(connection):
+            is_unfinished = (backfills.c.root == root) & backfills.c.ended_at.is_(None)
+            connection.execute(update(backfills).where(is_unfinished).values(failure=failure))
+
+
+def status(engine: Engine, root: int) -> JobStatus:
+    """The status of a requested backfill, for the task that waits for it. Raises Unreachable."""
+    # Read the request before the backfills: a driver completes its work first and withdraws the request afterwards.
+    with database.reading(engine) as connection:
+        waits, is_requested = queue.waiting(connection, job_id.backfill(root)), _driver(connection, root) is not None
+        is_held = lease_name(root) in lease.alive(connection)
+    unfinished = unfinished_of(engine, root)
+    if not unfinished:
+        is_given_up = find(engine, root).phase == GIVEN_UP
+        message = "it was given up" if is_given_up else "it is done"
+        return JobStatus(message, is_done=not is_given_up, failure=message if is_given_up else None)
+    latest = max(unfinished, key=lambda backfill: backfill.phase_at)
+    if is_held:
+        return JobStatus(f"{latest.table}: {latest.phase}: {latest.message}", is_in_hand=True)
+    if waits or is_requested:
+        return waits or JobStatus("the next driver goes on with it")
+    return JobStatus("no driver is asked for it", failure=latest.failure)
+
+
 def interrupted(engine: Engine, table: str) -> list[Backfill]:
     """Unfinished backfills that have stopped readers of the table. Their jobs are dead: the caller holds its window."""
     return _unfinished(engine, (backfills.c.target == table) & backfills.c.readers.is_not(None))
@@ -140,13 +192,13 @@ def stop_readers(engine: Engine, backfill: Backfill, flows: Collection[str]) -> 
                 "REWIND_UNFINISHED",
             )
         reason = f"backfill {backfill.number} of {backfill.table} replaces rows that it reads"
-        paused_flows.stop(connection, job_id.backfill(backfill.number), flows, backfill.who, reason)
+        held_flows.stop(connection, job_id.backfill(backfill.number), flows, backfill.who, reason)
 
 
 def fail_before_replace(engine: Engine, backfill: Backfill, failure: str) -> None:
     """Store a failure from before the replace, and restore what was wanted of the readers. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        paused_flows.resume(connection, job_id.backfill(backfill.number), backfill.who)
+        held_flows.resume(connection, job_id.backfill(backfill.number), backfill.who)
         _update(connection, backfill.number, failure=failure)
 
 
@@ -173,7 +225,7 @@ def finish(
     before, after = rows
     requester, reason = backfill.who, f"behind backfill {backfill.number}"
     with database.transaction(engine) as connection:
-        for flow in paused_flows.resume(connection, job_id.backfill(backfill.number), requester):
+        for flow in held_flows.resume(connection, job_id.backfill(backfill.number), requester):
             if table_of(flow) == backfill.table:
                 continue
             values = {"flow": flow, "accepts_loss": False, "who": requester, "reason": reason}
@@ -188,7 +240,27 @@ def finish(
         message = f"{before:,} rows before, {after:,} after"
         values = {"version": version, "rows_before": before, "rows_after": after, "phase_at": now, "ended_at": now}
         _update(connection, backfill.number, phase=DONE, said=message, failure=None, **values)
-        commands.audit(connection, requester, "backfill", backfill.table, str(backfill.range), message)
+        audit.record(connection, requester, "backfill", backfill.table, str(backfill.range), message)
+
+
+def give_up(connection: Connection, job: Backfill, message: str) -> None:
+    """Give up a backfill that has replaced nothing. Its table becomes STALE if it was to follow another table."""
+    held_flows.resume(connection, job_id.backfill(job.number), job.who)
+    now = database.now(connection)
+    _update(connection, job.number, phase=GIVEN_UP, said=message, failure=None, phase_at=now, ended_at=now)
+    stale_tables.mark_given_up(connection, job.table, job.root)
+    audit.record(connection, job.who, "backfill", job.table, str(job.range), f"{GIVEN_UP}: {message}")
+
+
+def require_not_given_up(engine: Engine, table: str, range_: Slice, requester: str) -> None:
+    """Raises UsageError if the same run's backfill of this range was given up: a retry must not begin it again."""
+    is_given_up = (backfills.c.who == requester) & (backfills.c.phase == GIVEN_UP)
+    with database.reading(engine) as connection:
+        number = (
+            connection.execute(select(backfills.c.number).where(_is_of(table, range_), is_given_up)).scalars().first()
+        )
+    if number is not None and requester != BY_HAND:
+        raise UsageError(f"{table} {range_}: backfill {number} of run '{requester}' was given up: trigger another run")
 
 
 def close_planned_after(connection: Connection, table: str, since: float, reason: str) -> None:
@@ -222,6 +294,17 @@ def _close_covered(connection: Connection, backfill: Backfill) -> None:
             _update(connection, row.number, phase=DONE, said=message, failure=None, ended_at=now)
 
 
+def _is_of(table: str, range_: Slice) -> ColumnElement[bool]:
+    begins, ends = range_.texts
+    is_same = backfills.c.begins.is_not_distinct_from(begins) & backfills.c.ends.is_not_distinct_from(ends)
+    return (backfills.c.target == table) & is_same
+
+
+def _driver(connection: Connection, root: int) -> str | None:
+    """The driver that is asked for the backfill."""
+    return connection.execute(select(requests.c.driver).where(requests.c.root == root)).scalar_one_or_none()
+
+
 def _insert(connection: Connection, table: str, range_: Slice, requester: str, root: int | None) -> int:
     now, (begins, ends) = database.now(connection), range_.texts
     values: dict[str, Any] = {"target": table, "begins": begins, "ends": ends, "key": uuid.uuid4().hex}
@@ -252,7 +335,7 @@ def _read(connection: Connection, number: int) -> Backfill:
 
 def _to_backfill(connection: Connection, row: Row[Any]) -> Backfill:
     range_, readers = from_stored_texts(row.begins, row.ends), held_flows.parse(row.readers)
-    driver = connection.execute(select(requests.c.driver).where(requests.c.root == row.root)).scalar_one_or_none()
+    driver = _driver(connection, row.root)
     is_held = not {lease_name(row.root), lease.driver_lease(driver or "")}.isdisjoint(lease.alive(connection))
     return Backfill(
         *(row.number, row.root, row.target, range_, row.key, row.who, row.phase, row.said),

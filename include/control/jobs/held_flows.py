@@ -1,15 +1,18 @@
-"""The flows that each unfinished job keeps stopped, and the state of each flow after the job releases it.
+"""The flows that jobs keep stopped. A job remembers what was wanted of each, stops it, and restores that at its end.
 
-Every unfinished job stores them in its own row. Whoever changes them locks the rows of the flows first.
+Every unfinished job stores its flows in its own row. Whoever changes them locks the rows of the flows first. If several
+jobs have stopped a flow, the last one to end lets it resume.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from sqlalchemy import Column, Connection, Table, select, update
 
+from include.control import audit, orders
 from include.control.jobs.job_id import JobId, JobKind
 from include.control.store.job_schema import backfills, rewinds
+from include.control.store.schema import desired, runs
 
 # By flow, the state wanted of it after the job, and the reason.
 Remembered = Mapping[str, tuple[str, str]]
@@ -68,3 +71,54 @@ def defer_state(connection: Connection, flow: str, state: str, reason: str) -> N
 def parse(text: str | None) -> dict[str, tuple[str, str]]:
     """Parse the JSON of a job's row. Returns the state and reason by flow."""
     return {flow: (state, reason) for flow, (state, reason) in json.loads(text or "{}").items()}
+
+
+def stop(connection: Connection, job: JobId, flows: Iterable[str], requester: str, reason: str) -> None:
+    """Set these flows to stopped, and store what was wanted of them before.
+
+    Values that an earlier try of the job has stored are kept. A flow that was started since then is stopped again.
+    """
+    names = list(flows)
+    orders.lock(connection, names)
+    stored, held_by_others = stored_of(connection, job), _held_by_others(connection, job)
+    for flow in names:
+        row = connection.execute(select(desired).where(desired.c.flow == flow)).one_or_none()
+        state, wanted_reason = (row.state, row.reason) if row else ("running", "")
+        if flow in stored and state == "stopped":
+            continue
+        is_held_by_other = flow in held_by_others and state == "stopped"
+        stored[flow] = held_by_others[flow] if is_held_by_other else (state, wanted_reason)
+        orders.set_wanted(connection, flow, "stopped", reason)
+        audit.record(connection, requester, "stop", flow, reason, "stops after the batch in hand")
+    store(connection, job, stored)
+
+
+def resume(connection: Connection, job: JobId, requester: str) -> list[str]:
+    """Restore what was wanted of each flow, unless another job keeps it stopped. Returns the names of all flows.
+
+    Each flow begins a new turn, so a failure from the time before is ignored, even if it is reported later.
+    """
+    # Lock the flows before the job's row, in the order of every other writer.
+    orders.lock(connection, by_job(connection).get(job, {}))
+    stored, others, cause = (
+        stored_of(connection, job),
+        _held_by_others(connection, job),
+        f"{job} lets it go on",
+    )
+    for flow, (state, reason) in stored.items():
+        if flow in others:
+            audit.record(connection, requester, "start", flow, cause, "stays stopped: another job is not done with it")
+            continue
+        orders.set_wanted(connection, flow, state, reason)
+        orders.clear_failure(connection, flow)
+        connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
+        audit.record(connection, requester, "start", flow, cause, f"is {state} again")
+    store(connection, job, None)
+    return list(stored)
+
+
+def _held_by_others(connection: Connection, job: JobId) -> dict[str, tuple[str, str]]:
+    """What other unfinished jobs have stored of the flows they have stopped."""
+    return {
+        flow: wanted for other, flows in by_job(connection).items() if other != job for flow, wanted in flows.items()
+    }

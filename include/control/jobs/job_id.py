@@ -9,8 +9,16 @@ from include.errors import UsageError
 
 
 class JobKind(StrEnum):
+    """The kinds of jobs that the control database lists. A full refresh is a backfill of all rows."""
+
+    WINDOW = "window"
     BACKFILL = "backfill"
     REWIND = "rewind"
+
+    @property
+    def command(self) -> str:
+        """The command that does such a job in a process of its own."""
+        return f"spark-submit jobs/{'maintain' if self is JobKind.WINDOW else self}.py"
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,10 @@ class JobId:
         if not match:
             raise UsageError(f"job is {text!r}: name it as `sluice jobs` lists it, such as rewind 3")
         return cls(JobKind(match[1]), int(match[2]))
+
+
+def window(number: int) -> JobId:
+    return JobId(JobKind.WINDOW, number)
 
 
 def backfill(root: int) -> JobId:

@@ -7,16 +7,18 @@ tables it restores.
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
-from include.control import commands, lease
-from include.control.jobs import backfills, held_flows, job_id, paused_flows, stale_tables
+from include.control import audit, lease
+from include.control.jobs import backfills, held_flows, job_id, stale_tables
 from include.control.store import database
 from include.control.store.job_schema import approvals, rewinds
+from include.control.store.schema import resets
 from include.errors import FlowBroken, UsageError
+from include.project.ranges import Slice
 from include.spec import table_of
 
 PLANNED, STOPPING, RESTORING = "planned", "stopping", "restoring"
@@ -79,6 +81,17 @@ class Rewind:
     def is_begun(self) -> bool:
         """Whether it may have stopped flows and restored tables."""
         return self.ended_at is None and self.phase != PLANNED
+
+
+@dataclass(frozen=True)
+class PartialRewind:
+    """The state in which a rewind is given up. put_back: the tables it has already restored. renewed: the flows that
+    still have to begin a new generation after that. stale: by table, why it holds undone rows or lacks rows.
+    """
+
+    put_back: Collection[str] = ()
+    renewed: Collection[str] = ()
+    stale: Mapping[str, str] = field(default_factory=dict)
 
 
 def lease_name(number: int) -> str:
@@ -178,12 +191,12 @@ def stop(engine: Engine, rewind: Rewind) -> None:
             blockers := blocking_jobs(connection, rewind.cut, rewind.number)
         ):
             raise UsageError(f"{rewind.table}: rewind {rewind.number} is not begun: {'; '.join(blockers)}")
-        paused_flows.stop(connection, job_id.rewind(rewind.number), rewind.flows, rewind.who, reason)
+        held_flows.stop(connection, job_id.rewind(rewind.number), rewind.flows, rewind.who, reason)
         stored = _read(connection, rewind.number)
         phase = STOPPING if stored.phase == PLANNED else stored.phase
         message, now = f"{len(stored.stopped)} flows end their batch in hand", database.now(connection)
         _update(connection, rewind.number, phase=phase, said=message, failure=None, phase_at=now)
-        commands.audit(connection, rewind.who, "rewind", rewind.table, rewind.reason, f"begins: to {rewind.moment}")
+        audit.record(connection, rewind.who, "rewind", rewind.table, rewind.reason, f"begins: to {rewind.moment}")
 
 
 def restore(engine: Engine, rewind: Rewind, cut: Mapping[str, RestorePoint]) -> None:
@@ -199,10 +212,28 @@ def record_failure(engine: Engine, rewind: Rewind, failure: str) -> None:
         _update(connection, rewind.number, failure=failure)
 
 
-def give_up(engine: Engine, rewind: Rewind, reason: str) -> None:
-    """Give up a rewind that has restored nothing. Its flows resume as before."""
+def give_up(engine: Engine, rewind: Rewind, message: str, remains: PartialRewind | None = None) -> None:
+    """Give up a rewind. Its flows resume, and tables with wrong or missing rows become STALE. remains: None if it has
+    restored nothing, and `message` says why it failed.
+
+    One transaction stores all of it, because no flow may start before its new generation is known: on a restored table
+    it would resume where it stopped and leave out the undone rows.
+    """
     with database.transaction(engine) as connection:
-        close(connection, rewind, GIVEN_UP, reason, reason)
+        close(connection, rewind, GIVEN_UP, message, None if remains else message)
+        if remains is None:
+            return
+        undo(connection, rewind, remains.put_back)
+        for table, reason in remains.stale.items():
+            stale_tables.mark(connection, table, Slice(), reason)
+        for flow in remains.renewed:
+            values = {
+                "flow": flow,
+                "accepts_loss": False,
+                "who": rewind.who,
+                "reason": f"behind rewind {rewind.number}",
+            }
+            connection.execute(database.insert(connection, resets).values(values).on_conflict_do_nothing())
 
 
 def finish(engine: Engine, rewind: Rewind, message: str, failure: str | None = None) -> None:
@@ -224,10 +255,10 @@ def undo(connection: Connection, rewind: Rewind, tables: Iterable[str]) -> None:
 
 def close(connection: Connection, rewind: Rewind, phase: str, message: str, failure: str | None = None) -> None:
     """Close the rewind in this phase, and restore what was wanted of its flows."""
-    paused_flows.resume(connection, job_id.rewind(rewind.number), rewind.who)
+    held_flows.resume(connection, job_id.rewind(rewind.number), rewind.who)
     now = database.now(connection)
     _update(connection, rewind.number, phase=phase, said=message, failure=failure, phase_at=now, ended_at=now)
-    commands.audit(connection, rewind.who, "rewind", rewind.table, rewind.reason, f"{phase}: {failure or message}")
+    audit.record(connection, rewind.who, "rewind", rewind.table, rewind.reason, f"{phase}: {failure or message}")
 
 
 def _cut_json(cut: Mapping[str, RestorePoint]) -> str:
@@ -262,7 +293,7 @@ def approve(engine: Engine, rewind: Rewind, approver: str) -> None:
     with database.transaction(engine) as connection:
         values = {"job": lease_name(rewind.number), "who": approver, "at": database.now(connection)}
         connection.execute(database.insert(connection, approvals).values(values).on_conflict_do_nothing())
-        commands.audit(
+        audit.record(
             connection, rewind.who, "rewind", rewind.table, rewind.reason, f"to {rewind.moment}: approved by {approver}"
         )
 

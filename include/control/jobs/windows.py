@@ -8,6 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include.control import lease
+from include.control.jobs import job_id, queue
+from include.control.jobs.queue import JobStatus
 from include.control.lock import CONDITIONAL, LockRequest
 from include.control.process import Holder
 from include.control.store import database
@@ -126,6 +128,34 @@ def find(engine: Engine, number: int) -> Window | None:
     with database.reading(engine) as connection:
         row = connection.execute(select(windows).where(windows.c.number == number)).one_or_none()
         return _to_window(connection, row) if row else None
+
+
+def fail_request(engine: Engine, number: int, failure: str) -> None:
+    """Withdraw the request, and close a window that was not begun. Raises Unreachable."""
+    queue.withdraw(engine, job_id.window(number))
+    planned = find(engine, number)
+    if planned and planned.state == "planned":
+        close_unfinished(engine, number, "failed", failure)
+
+
+def status(engine: Engine, number: int) -> JobStatus:
+    """The status of a requested window, for the task that waits for it. A failed window is done too: its row in the
+    calendar names the failure. Raises Unreachable.
+    """
+    with database.reading(engine) as connection:
+        waits = queue.waiting(connection, job_id.window(number))
+    if waits:
+        return waits
+    window = find(engine, number)
+    if window is None:
+        return JobStatus("it was never planned", failure=f"nobody planned window {number}")
+    if window.state in ("asked", "open"):
+        return JobStatus(f"{window.table}: {window.step or window.state}", is_in_hand=True)
+    if window.state == "planned":
+        return JobStatus("a driver is about to open it")
+    if window.state == "failed" and window.closed_at is None:
+        return JobStatus("its driver died", failure=window.why)
+    return JobStatus(f"it is {window.state}", is_done=True)
 
 
 def open_windows(connection: Connection, tables: Collection[str]) -> dict[str, str]:

@@ -5,6 +5,8 @@ Processes of the previous build may still use the database, so a migration only 
 default.
 """
 
+import re
+
 from sqlalchemy import Connection, inspect, select, text, update
 
 from include.control.store import schema
@@ -32,6 +34,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "UPDATE incident SET subject = REPLACE(REPLACE(REPLACE("
         "target, 'definition ', ''), 'window ', ''), 'vacuum ', '')",
     ),
+    ("ALTER TABLE window_request ADD COLUMN tries INTEGER",),
 )
 
 
@@ -52,8 +55,8 @@ def migrate(connection: Connection) -> None:
 
     Raises UsageError if a newer build has migrated the database.
     """
-    versions = schema.versions
-    is_new = not inspect(connection).has_table(schema.leases.name)
+    versions, created = schema.versions, metadata.tables.keys() - set(inspect(connection).get_table_names())
+    is_new = schema.leases.name in created
     metadata.create_all(connection)
     version = connection.execute(select(versions.c.version)).scalar_one_or_none()
     if version is None:
@@ -66,6 +69,9 @@ def migrate(connection: Connection) -> None:
         )
     for statements in MIGRATIONS[version - FIRST_VERSION :]:
         for statement in statements:
-            connection.execute(text(statement))
+            altered = re.match(r"ALTER TABLE (\w+)", statement)
+            # A table that was missing has all its columns.
+            if altered is None or altered[1] not in created:
+                connection.execute(text(statement))
     if version < newest_version():
         connection.execute(update(versions).values(version=newest_version()))

@@ -49,6 +49,7 @@ window_requests = Table(
     Column("number", Integer, primary_key=True, comment="of the window that a driver is to open"),
     Column("driver", String, nullable=False),
     Column("asked_at", Float, nullable=False),
+    Column("tries", Integer, comment="as in backfill_request; NULL: of an older build, and none"),
 )
 
 pauses = Table(

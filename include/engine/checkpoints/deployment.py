@@ -3,7 +3,7 @@
 from sqlalchemy import Engine
 
 from include.checkpoints import checkpoint_files
-from include.control import commands
+from include.control import audit
 from include.control.jobs import outdated_rows
 from include.control.store import database
 from include.delta import commit_history, stored_table
@@ -32,7 +32,7 @@ def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoin
     range_, has_rows_without_time = range_of(table) if is_outdated else (Slice(), False)
     place = (table.flow, flow_checkpoint.generation, flow_checkpoint.deployed_from)
     with database.transaction(engine) as connection:
-        commands.audit(connection, f"driver {driver}", "deploy", table.flow, "its definition is new", result)
+        audit.record(connection, f"driver {driver}", "deploy", table.flow, "its definition is new", result)
         outdated_rows.unmark_undone(connection, table.flow, flow_checkpoint.last_commit)
         if is_outdated:
             outdated_rows.mark(connection, *place, range_, definition)

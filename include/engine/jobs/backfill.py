@@ -12,7 +12,6 @@ from include import catalog
 from include.catalog import Catalog
 from include.control.jobs import backfills, windows
 from include.control.jobs.backfills import Backfill, Follower
-from include.control.jobs.give_up import require_not_given_up
 from include.control.store import database
 from include.engine import failure
 from include.engine.checkpoints import definition
@@ -42,7 +41,7 @@ def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool, a
     if dry_run:
         return
     engine = database.connect(settings().control_url)
-    require_not_given_up(engine, table.name, range_, who)
+    backfills.require_not_given_up(engine, table.name, range_, who)
     with window.open_worker(engine, tables, f"backfill {table.name}", [table.name]) as worker:
         work(worker, replace(backfills.begin(engine, table.name, range_, who), alone=alone))
 

@@ -6,6 +6,7 @@ of another process, and they go on when it fails.
 
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,18 +17,19 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.catalog import Catalog
+from include.control.jobs import backfills, queue, windows
+from include.control.jobs.job_id import JobId, JobKind
 from include.control.lease_renewer import LeaseRenewer
 from include.control.orders import Orders
 from include.control.process import Holder
 from include.control.store import database
 from include.engine import failure
-from include.engine.jobs import requested_jobs
-from include.engine.jobs.requested_jobs import RequestedJob
+from include.engine.jobs import backfill, window
 from include.engine.jobs.window import Worker
 from include.engine.session import jvm_of
 from include.engine.stream import driver
 from include.engine.stream.host import Host
-from include.errors import SluiceError, Unreachable
+from include.errors import FlowFailed, SluiceError, Unreachable
 from include.settings import settings
 
 # Tag of the job's Spark jobs, by which they can be cancelled, and name of their scheduler pool.
@@ -35,6 +37,59 @@ TAG = "sluice-job"
 DRIVER_ENDS = "its driver ends: the next one goes on with it"
 # How long the job's Spark jobs may take to end.
 END_SECONDS = 60
+
+
+class RequestedJob(ABC):
+    """A job that a driver was asked for. Every method raises Unreachable."""
+
+    def __init__(self, engine: Engine, number: int) -> None:
+        self.engine = engine
+        self.number = number
+
+    @abstractmethod
+    def table(self) -> str:
+        """Returns the table that the job is for. Raises FlowFailed if the job does not exist."""
+
+    @abstractmethod
+    def work(self, worker: Worker) -> None:
+        """Does what is left of the job. worker: has a Spark session of its own and holds no lease yet."""
+
+    @abstractmethod
+    def fail(self, reason: str) -> None:
+        """Withdraws the request, and records that the job failed. Called again if the database does not answer."""
+
+
+class RequestedBackfill(RequestedJob):
+    """A requested backfill, including those of downstream tables."""
+
+    def table(self) -> str:
+        return backfills.find(self.engine, self.number).table
+
+    def work(self, worker: Worker) -> None:
+        backfill.work(worker, backfills.find(self.engine, self.number))
+
+    def fail(self, reason: str) -> None:
+        backfills.fail_request(self.engine, self.number, reason)
+
+
+class RequestedWindow(RequestedJob):
+    """A requested window of the calendar, which records its result."""
+
+    def table(self) -> str:
+        if planned := windows.find(self.engine, self.number):
+            return planned.table
+        raise FlowFailed(f"window {self.number} stands in no calendar: plan another, maintain.<table>")
+
+    def work(self, worker: Worker) -> None:
+        table = worker.tables.table(self.table())
+        window.take_leases(worker, table, self.number)
+        worker.window(table, self.number).run(worker.halt)
+
+    def fail(self, reason: str) -> None:
+        windows.fail_request(self.engine, self.number, reason)
+
+
+KINDS: dict[JobKind, type[RequestedJob]] = {JobKind.BACKFILL: RequestedBackfill, JobKind.WINDOW: RequestedWindow}
 
 
 class JobRunner:
@@ -55,11 +110,11 @@ class JobRunner:
         if self._is_at_work:
             if is_ending:
                 self._cancel(DRIVER_ENDS)
-        elif not is_ending and (job := requested_jobs.next_requested(self._engine, orders, self._name)):
+        elif not is_ending and orders.job:
             self._end_reason, self._renewer = None, None
             # The catalog is reloaded in this thread: the flows' loop reloads it too, and two concurrent reloads
             # conflict.
-            self._thread = InheritableThread(self._run, args=(job, catalog.reload()), daemon=True)
+            self._thread = InheritableThread(self._run, args=(orders.job, catalog.reload()), daemon=True)
             self._thread.start()
         return self._is_at_work
 
@@ -72,31 +127,33 @@ class JobRunner:
     def _is_at_work(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _run(self, job: RequestedJob, tables: Catalog) -> None:
+    def _run(self, requested: JobId, tables: Catalog) -> None:
+        job = KINDS[requested.kind](self._engine, requested.number)
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", TAG)
         context.addJobTag(TAG)
         try:
-            if table := job.begin():
-                print(f"sluice: driver '{self._name}' begins {job.name} of {table}", flush=True)
-                with self._worker_for(f"{job.kind} {table}", tables) as worker:
+            if queue.claim(self._engine, requested):
+                table = job.table()
+                print(f"sluice: driver '{self._name}' begins {requested} of {table}", flush=True)
+                with self._worker_for(f"{requested.kind} {table}", tables) as worker:
                     job.work(worker)
-            record_result = job.end
+            record_result = partial(queue.withdraw, self._engine, requested)
         except Unreachable as error:
-            # A backfill stays requested; the next task in Airflow runs a window.
-            self._print_failure(job, error)
+            # The job stays requested.
+            self._print_failure(requested, error)
             return
         except Exception as error:
-            job_error = failure.of_exception(job.name, error)
-            self._print_failure(job, job_error)
-            record_result = (
-                job.leave if self._end_reason == DRIVER_ENDS else partial(job.fail, self._end_reason or str(job_error))
-            )
+            job_error = failure.of_exception(str(requested), error)
+            self._print_failure(requested, job_error)
+            record_result = partial(job.fail, self._end_reason or str(job_error))
+            if self._end_reason == DRIVER_ENDS:
+                record_result = partial(queue.hand_back, self._engine, requested)
         self._record(record_result)
 
-    def _print_failure(self, job: RequestedJob, error: SluiceError) -> None:
+    def _print_failure(self, job: JobId, error: SluiceError) -> None:
         reason = self._end_reason or error
-        print(f"sluice: {job.name} came to no end in this driver: {reason}", file=sys.stderr, flush=True)
+        print(f"sluice: {job} came to no end in this driver: {reason}", file=sys.stderr, flush=True)
 
     @contextmanager
     def _worker_for(self, name: str, tables: Catalog) -> Iterator[Worker]:

@@ -25,7 +25,7 @@ from include.engine.jobs.table_window import Window
 from include.engine.jobs.window import Worker
 from include.engine.tables import commit, foreign_table
 from include.engine.tables.read_table import read_as_of
-from include.errors import FlowBroken, SluiceError, Unreachable
+from include.errors import FlowBroken, Unreachable
 from include.flows import refreshes
 from include.monitoring import first_load
 from include.project.ranges import Slice
@@ -107,11 +107,7 @@ def refresh_remaining(worker: Worker, run: RefreshRun) -> None:
     """Refreshes the remaining views of the run, each in its own window. Raises as `run`."""
     for view in run.left:
         number = windows.plan(worker.engine, view.name, run.name, STEP, is_worth_it=True)
-        try:
-            worker.keeper.take(window.leases(view))
-        except SluiceError as error:
-            windows.close_unfinished(worker.engine, number, "skipped", str(error))
-            raise
+        window.take_leases(worker, view, number)
         with worker.window(view, number).open(worker.halt) as open_window:
             _refresh(open_window, run)
         with database.transaction(worker.engine) as connection:

@@ -72,11 +72,7 @@ def _planned_window(
 ) -> Iterator[tuple[Window, Callable[[str], None]]]:
     """Yields a window of the calendar that is not open yet, and what ends this process at once."""
     with open_worker(engine, tables, f"maintain {table.name}", reads) as job_worker:
-        try:
-            job_worker.keeper.take(leases(table))
-        except SluiceError as error:
-            windows.close_unfinished(engine, number, "skipped", str(error))
-            raise
+        take_leases(job_worker, table, number)
         yield job_worker.window(table, number), job_worker.halt
 
 
@@ -147,6 +143,15 @@ def open_worker(engine: Engine, tables: Catalog, name: str, reads: list[str]) ->
 def leases(table: Table) -> list[str]:
     """Names the leases that the job of a window holds: the window's, and the flow's if it merges in windows."""
     return [lease.window_lease(table.name), *([table.flow] if table.merges_in_windows else [])]
+
+
+def take_leases(worker: Worker, table: Table, number: int) -> None:
+    """Takes the leases of a planned window. Raises LeaseHeld, and closes the window as skipped, if another has them."""
+    try:
+        worker.keeper.take(leases(table))
+    except SluiceError as error:
+        windows.close_unfinished(worker.engine, number, "skipped", str(error))
+        raise
 
 
 def _warm_up(spark: SparkSession, reads: list[str]) -> None:

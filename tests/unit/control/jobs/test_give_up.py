@@ -11,7 +11,7 @@ from include.catalog import Catalog
 from include.checkpoints.checkpoint_files import OWNER
 from include.control import commands, lease, orders, resets
 from include.control.commands import Action, Command
-from include.control.jobs import backfill_queue, backfills, rewinds, stale_tables
+from include.control.jobs import backfills, rewinds, stale_tables
 from include.control.jobs.backfills import Backfill, Follower
 from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.control.store import database
@@ -277,14 +277,14 @@ def test_what_was_to_follow_a_backfill_that_is_given_up_stays_stale_and_says_the
 
 def test_a_retry_of_the_run_that_asked_for_it_does_not_begin_again_what_was_given_up(house, holder):
     lease.acquire(house.engine, [lease.driver_lease("main")], holder("main"), 3600)
-    number = backfill_queue.request(house.engine, house.silver.name, Slice(), "run 1", "main")
+    number = backfills.request(house.engine, house.silver.name, Slice(), "run 1", "main")
     house.give_up(f"backfill {number}")
-    status = backfill_queue.status(house.engine, number)
+    status = backfills.status(house.engine, number)
     assert (status.is_done, status.failure) == (False, "it was given up")
     with pytest.raises(UsageError, match=f"backfill {number} of run 'run 1' was given up: trigger another run"):
-        backfill_queue.request(house.engine, house.silver.name, Slice(), "run 1", "main")
-    assert orders.read(house.engine, "main", []).backfill is None
-    assert backfill_queue.request(house.engine, house.silver.name, Slice(), "run 2", "main") != number
+        backfills.request(house.engine, house.silver.name, Slice(), "run 1", "main")
+    assert orders.read(house.engine, "main", []).job is None
+    assert backfills.request(house.engine, house.silver.name, Slice(), "run 2", "main") != number
 
 
 def begin_full_refresh(house: Lakehouse) -> Backfill:

@@ -34,7 +34,7 @@ def order(engine: Engine, flow: str = FLOW) -> orders.Order:
 def want(engine: Engine, state: str) -> None:
     with database.transaction(engine) as connection:
         orders.lock(connection, [FLOW])
-        commands.set_wanted(connection, FLOW, state, "a test")
+        orders.set_wanted(connection, FLOW, state, "a test")
 
 
 def refresh(engine: Engine) -> Backfill:

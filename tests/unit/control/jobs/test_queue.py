@@ -1,0 +1,288 @@
+"""What a driver is asked to do: which job it reads, what becomes of it, and what its requester reads."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Engine, update
+
+from include.control import lease, orders
+from include.control.jobs import backfills, job_id, queue, windows
+from include.control.jobs.job_id import JobKind
+from include.control.jobs.queue import JobStatus
+from include.control.jobs.windows import TableSize
+from include.control.process import Holder
+from include.control.store import database
+from include.control.store.job_schema import requests
+from include.control.store.schema import window_requests
+from include.errors import FlowFailed
+from include.project import ranges
+from include.project.ranges import Slice
+
+TABLE, DRIVER = "silver.readings", "main"
+DAY = ranges.from_stored_texts("2026-03-01T00:00:00.000000Z", "2026-03-02T00:00:00.000000Z")
+SIZE = TableSize(version=1, files=2, bytes=3, small_files=1, rows=4)
+
+
+@pytest.fixture
+def live(engine: Engine, holder: Callable[[], Holder]) -> lease.Lease:
+    """The lease of the driver."""
+    [driver_lease] = lease.acquire(engine, [lease.driver_lease(DRIVER)], holder(), 30)
+    return driver_lease
+
+
+@pytest.fixture
+def number(engine: Engine) -> int:
+    """A planned window."""
+    return windows.plan(engine, TABLE, "a test", "many small files", True)
+
+
+def request_window(engine: Engine, number: int) -> bool:
+    return queue.request(engine, job_id.window(number), DRIVER)
+
+
+def request_backfill(engine: Engine, range_: Slice = DAY, driver: str = DRIVER) -> int | None:
+    return backfills.request(engine, TABLE, range_, "a test", driver)
+
+
+def requested_backfill(engine: Engine) -> int | None:
+    """The number of the backfill that the driver reads."""
+    job = orders.read(engine, DRIVER, []).job
+    return job and job.number
+
+
+def acquire_job_lease(engine: Engine, holder: Holder, number: int) -> list[lease.Lease]:
+    return lease.acquire(engine, [backfills.lease_name(number)], holder, 30)
+
+
+def finish(engine: Engine, number: int) -> None:
+    backfills.finish(engine, backfills.find(engine, number), 1, (1, 1), [], {})
+
+
+def test_a_driver_that_does_not_live_is_not_asked_and_nothing_is_entered(engine):
+    assert request_backfill(engine) is None
+    assert backfills.newest(engine) == []
+
+
+def test_a_driver_is_told_of_the_oldest_first_and_of_those_of_others_never(engine, live):
+    first, second = request_backfill(engine), request_backfill(engine, Slice())
+    assert (requested_backfill(engine), orders.read(engine, "side", []).job) == (first, None)
+    queue.withdraw(engine, job_id.backfill(first))
+    assert requested_backfill(engine) == second
+
+
+def test_the_same_asked_twice_is_one_until_it_is_begun(engine, live):
+    number = request_backfill(engine)
+    assert request_backfill(engine) == number
+    queue.claim(engine, job_id.backfill(number))
+    assert request_backfill(engine) != number
+
+
+def test_what_a_live_driver_is_asked_for_is_neither_taken_up_by_a_job_nor_ended_by_another(engine, live):
+    number, wide_number = request_backfill(engine), backfills.begin(engine, TABLE, Slice(), "a test").number
+    assert backfills.begin(engine, TABLE, DAY, "a job").number != number
+    finish(engine, wide_number)
+    assert not backfills.status(engine, number).is_done
+    lease.release(engine, [live])
+    assert backfills.begin(engine, TABLE, DAY, "a job").number == number
+
+
+def test_what_has_ended_two_drivers_is_begun_by_no_third(engine, live):
+    number = request_backfill(engine)
+    for _ in range(queue.TRIES[JobKind.BACKFILL]):
+        assert queue.claim(engine, job_id.backfill(number))
+    with pytest.raises(FlowFailed, match=r"do it in a process of its own, spark-submit jobs/backfill\.py"):
+        queue.claim(engine, job_id.backfill(number))
+
+
+def test_a_driver_that_left_it_in_order_does_not_count(engine, live):
+    number = request_backfill(engine)
+    for _ in range(queue.TRIES[JobKind.BACKFILL] + 1):
+        assert queue.claim(engine, job_id.backfill(number))
+        queue.hand_back(engine, job_id.backfill(number))
+
+
+def test_whoever_waits_is_told_who_is_at_it_how_it_ended_and_where_nobody_is(engine, live, holder):
+    number = request_backfill(engine)
+    assert backfills.status(engine, number) == JobStatus("driver 'main' is asked to do it", is_in_hand=True)
+    queue.claim(engine, job_id.backfill(number))
+    [job_lease] = acquire_job_lease(engine, holder(), number)
+    backfills.set_phase(engine, number, backfills.COMPUTING, "makes rows")
+    status = backfills.status(engine, number)
+    assert (status.message, status.is_in_hand, status.failure) == (f"{TABLE}: computing: makes rows", True, None)
+    later_number = request_backfill(engine, Slice())
+    assert backfills.status(engine, later_number).message == "driver 'main' does another one first"
+    lease.release(engine, [job_lease])
+    backfills.fail_request(engine, number, "it broke a rule")
+    assert backfills.status(engine, number).failure == "it broke a rule"
+    assert backfills.status(engine, later_number).message == "driver 'main' is asked to do it"
+    assert request_backfill(engine) == number
+    assert backfills.status(engine, number).failure is None
+    finish(engine, number)
+    queue.withdraw(engine, job_id.backfill(number))
+    assert backfills.status(engine, number).is_done
+
+
+def test_a_driver_that_failed_says_nothing_of_what_another_job_is_at(engine, live, holder):
+    number = request_backfill(engine)
+    acquire_job_lease(engine, holder(), number)
+    backfills.fail_request(engine, number, "somebody else has it")
+    assert backfills.find(engine, number).failure is None
+    assert backfills.status(engine, number).is_in_hand
+
+
+def test_a_request_is_noted_at_its_own_backfill_until_that_has_begun(engine, live):
+    other = backfills.begin(engine, TABLE, Slice(), "a test").number
+    number = request_backfill(engine)
+    said = f"driver '{DRIVER}' is asked to do it"
+    assert backfills.find(engine, number).message == said
+    assert backfills.find(engine, other).message != said
+    backfills.set_phase(engine, number, backfills.COMPUTING, "computes rows")
+    assert request_backfill(engine) == number
+    assert backfills.find(engine, number).message == "computes rows"
+
+
+def test_ranges_are_the_same_if_both_ends_are(engine, live):
+    number = request_backfill(engine)
+    longer = ranges.from_stored_texts("2026-03-01T00:00:00.000000Z", "2026-03-03T00:00:00.000000Z")
+    later = ranges.from_stored_texts("2026-03-01T12:00:00.000000Z", "2026-03-02T00:00:00.000000Z")
+    assert len({number, request_backfill(engine, longer), request_backfill(engine, later)}) == 3
+
+
+def test_the_failure_of_one_backfill_is_none_of_another(engine, live):
+    number, other = request_backfill(engine), request_backfill(engine, Slice())
+    backfills.fail_request(engine, number, "no space left")
+    assert backfills.find(engine, number).failure == "no space left"
+    assert backfills.find(engine, other).failure is None
+    status = backfills.status(engine, number)
+    assert (status.message, status.failure) == ("no driver is asked for it", "no space left")
+
+
+def test_what_is_done_has_no_failure(engine, live):
+    number = request_backfill(engine)
+    finish(engine, number)
+    assert backfills.status(engine, number) == JobStatus("it is done", is_done=True)
+
+
+def test_a_driver_that_handed_a_backfill_back_has_all_its_tries_left(engine, live):
+    number = request_backfill(engine)
+    queue.claim(engine, job_id.backfill(number))
+    queue.hand_back(engine, job_id.backfill(number))
+    assert request_backfill(engine) == number
+    for _ in range(queue.TRIES[JobKind.BACKFILL]):
+        queue.claim(engine, job_id.backfill(number))
+    with pytest.raises(FlowFailed):
+        queue.claim(engine, job_id.backfill(number))
+
+
+def requested_window(engine: Engine, driver: str = DRIVER) -> int | None:
+    """The number of the window that the driver reads."""
+    job = orders.read(engine, driver, []).job
+    return job and job.number
+
+
+def open_window(engine: Engine, number: int, holder: Holder) -> lease.Lease:
+    [window_lease] = lease.acquire(engine, [lease.window_lease(TABLE)], holder, 30)
+    windows.request(engine, number, TABLE, window_lease.epoch)
+    windows.open_(engine, number, SIZE)
+    return window_lease
+
+
+def test_a_driver_that_is_not_alive_is_not_asked_for_a_window(engine, number):
+    assert not request_window(engine, number)
+    assert requested_window(engine) is None
+
+
+def test_only_the_driver_that_is_asked_reads_the_request(engine, live, number):
+    assert request_window(engine, number)
+    assert (requested_window(engine), requested_window(engine, "side")) == (number, None)
+
+
+def test_a_window_that_a_driver_has_begun_is_withdrawn_by_nobody_who_waits_and_begun_by_no_other(engine, live, number):
+    other, window = windows.plan(engine, TABLE, "a test", "more small files", True), job_id.window(number)
+    for asked in (number, number, other):
+        request_window(engine, asked)
+    assert queue.claim(engine, window)
+    assert not queue.withdraw_unbegun(engine, window)
+    with pytest.raises(FlowFailed, match=r"do it in a process of its own, spark-submit jobs/maintain\.py"):
+        queue.claim(engine, window)
+    windows.fail_request(engine, number, "two drivers")
+    assert (windows.find(engine, number).state, requested_window(engine)) == ("failed", other)
+    assert queue.withdraw_unbegun(engine, job_id.window(other))
+    assert [requested_window(engine), queue.claim(engine, job_id.window(other))] == [None, False]
+
+
+def test_a_window_is_done_before_a_backfill(engine, live, number):
+    request_backfill(engine)
+    request_window(engine, number)
+    assert orders.read(engine, DRIVER, []).job == job_id.window(number)
+
+
+def test_the_next_driver_reads_what_one_hands_back(engine, live, number):
+    request_window(engine, number)
+    queue.claim(engine, job_id.window(number))
+    queue.hand_back(engine, job_id.window(number))
+    queue.hand_back(engine, job_id.window(number))
+    assert requested_window(engine) == number
+    assert queue.claim(engine, job_id.window(number))
+
+
+def test_the_requester_reads_each_step_until_the_end(engine, live, number, holder):
+    assert windows.status(engine, number + 1).failure == f"nobody planned window {number + 1}"
+    request_window(engine, number)
+    status = windows.status(engine, number)
+    assert (status.message, status.is_in_hand) == ("driver 'main' is asked to do it", True)
+    queue.claim(engine, job_id.window(number))
+    status = windows.status(engine, number)
+    assert (status.message, status.is_in_hand, status.is_done) == ("a driver is about to open it", False, False)
+    open_window(engine, number, holder())
+    assert windows.status(engine, number).message == f"{TABLE}: open"
+    windows.begin_step(engine, number, "optimize")
+    status = windows.status(engine, number)
+    assert (status.message, status.is_in_hand, status.failure) == (f"{TABLE}: optimize", True, None)
+    windows.close(engine, number, SIZE)
+    status = windows.status(engine, number)
+    assert (status.message, status.is_done, status.failure) == ("it is done", True, None)
+
+
+def test_a_window_that_failed_is_done_and_one_whose_driver_died_has_failed(engine, live, number, holder):
+    window_lease = open_window(engine, number, holder())
+    lease.release(engine, [window_lease])
+    status = windows.status(engine, number)
+    assert (status.is_done, status.failure) == (False, "many small files; its job died")
+    assert windows.find(engine, number).state == "failed"
+    windows.close_unfinished(engine, number, "failed", "it took too long")
+    status = windows.status(engine, number)
+    assert (status.message, status.is_done, status.failure) == ("it is failed", True, None)
+
+
+def test_the_lease_of_a_later_window_does_not_keep_an_earlier_one_open(engine, number, holder):
+    lease.release(engine, [open_window(engine, number, holder())])
+    later = windows.plan(engine, TABLE, "a test", "again", True)
+    [window_lease] = lease.acquire(engine, [lease.window_lease(TABLE)], holder(), 30)
+    assert windows.find(engine, number).state == "failed"
+    windows.request(engine, later, TABLE, window_lease.epoch)
+    assert [window.state for window in windows.calendar(engine, TABLE)] == ["asked", "failed"]
+
+
+@pytest.mark.parametrize("kind", ["window", "backfill"])
+def test_a_driver_that_does_not_begin_in_time_or_died_has_nothing_in_hand(engine, live, number, kind):
+    table, status = {"window": (window_requests, windows.status), "backfill": (requests, backfills.status)}[kind]
+    asked = request_backfill(engine) if kind == "backfill" else number
+    request_window(engine, number)
+    with database.transaction(engine) as connection:
+        long_ago = database.now(connection) - queue.CLAIM_TIMEOUT_SECONDS - 1
+        connection.execute(update(table).values(asked_at=long_ago))
+    assert not status(engine, asked).is_in_hand
+    with database.transaction(engine) as connection:
+        connection.execute(update(table).values(asked_at=database.now(connection)))
+    assert status(engine, asked).is_in_hand
+    lease.release(engine, [live])
+    assert not status(engine, asked).is_in_hand
+
+
+def test_a_request_of_an_older_build_counts_no_tries(engine, live, number):
+    request_window(engine, number)
+    with database.transaction(engine) as connection:
+        connection.execute(update(window_requests).values(tries=None))
+    assert queue.claim(engine, job_id.window(number))
+    assert not queue.withdraw_unbegun(engine, job_id.window(number))
