@@ -155,6 +155,29 @@ def test_what_has_stopped_readers_is_not_done_before_they_go_on(engine: Engine):
     assert [entry.number for entry in backfills.interrupted(engine, SILVER)] == [dead_job.number]
 
 
+def test_a_failure_behind_the_replacement_is_stored_and_leaves_the_readers_stopped(engine: Engine):
+    backfill, other = backfills.begin(engine, SILVER, DAY, "ada"), backfills.begin(engine, SILVER, NEXT, "ada")
+    backfills.stop_readers(engine, backfill, [GOLD])
+    backfills.record_failure(engine, backfill, "no space left")
+    assert backfills.find(engine, backfill.number).failure == "no space left"
+    assert backfills.find(engine, other.number).failure is None
+    assert wanted_state(engine, GOLD) == "stopped"
+
+
+def test_backfills_that_are_at_work_or_have_stopped_readers_are_active_oldest_first(engine: Engine, holder: Callable):
+    ended, idle, stopped, held = (
+        backfills.begin(engine, table, DAY, "ada") for table in (OTHER, GOLD, SILVER, "silver.held")
+    )
+    backfills.stop_readers(engine, stopped, [GOLD])
+    lease.acquire(engine, [backfills.lease_name(held.root)], holder(), 60)
+    backfills.stop_readers(engine, ended, [GOLD])
+    backfills.finish(engine, ended, 1, (1, 1), [], {})
+    with database.reading(engine) as connection:
+        assert [backfill.number for backfill in backfills.active(connection)] == [stopped.number, held.number]
+    unfinished = [one.number for table in (OTHER, GOLD) for one in backfills.unfinished_on(engine, table)]
+    assert unfinished == [idle.number]
+
+
 def test_a_new_generation_begins_behind_backfills_that_come_next_and_before_any_other_row(home):
     for metadata in ({}, {"batch": 1}, {"backfill": {}}, {"backfill": {}}, {"batch": 2}, {"backfill": {}}):
         lake.rows(SILVER, 1, 10, 10, **metadata)

@@ -14,6 +14,7 @@ from include.control.commands import Action, Command
 from include.control.jobs import backfills, rewinds, stale_tables
 from include.control.jobs.backfills import Backfill, Follower
 from include.control.jobs.rewinds import RestorePoint, Rewind
+from include.control.resets import Reset
 from include.control.store import database
 from include.control.store.schema import audits
 from include.delta.commit_history import REWIND
@@ -169,6 +170,9 @@ def test_between_restore_and_new_generations_no_flow_goes_on_where_it_stood(hous
     assert f"{house.silver.name} was put back to version 0, and stays so" in result
     # The checkpoint is ahead of the restored table, so the flow would skip the undone batches.
     assert house.has_pending_reset(house.silver.flow)
+    assert resets.pending(house.engine, house.silver.flow) == Reset(
+        house.silver.flow, False, rewind.who, f"behind rewind {rewind.number}"
+    )
     # Gold still holds undone rows. Its flow fails at the RESTORE, and a new generation would not remove them.
     assert not house.has_pending_reset(house.gold.flow)
     assert house.stale_reasons().keys() == {house.gold.name, house.view}
@@ -254,6 +258,9 @@ def test_a_backfill_that_has_replaced_nothing_lets_its_readers_go_on_where_they_
     assert "nothing was replaced" in house.give_up(f"backfill {backfill.number}")
     assert house.wanted_state(house.gold.flow) == "running" and not house.has_pending_reset(house.gold.flow)
     assert backfills.find(house.engine, backfill.number).phase == backfills.GIVEN_UP
+    with database.reading(house.engine) as connection:
+        audited = [row[:] for row in connection.execute(select(audits.c.action, audits.c.target, audits.c.reason))]
+    assert ("backfill", house.silver.name, "as a whole") in audited
     assert backfills.begin(house.engine, house.silver.name, Slice(), "bob").number != backfill.number
 
 
@@ -262,6 +269,9 @@ def test_a_backfill_that_has_replaced_its_range_lets_its_readers_go_on_behind_th
     commit_replacement(house, backfill)
     house.give_up(f"backfill {backfill.number}")
     assert house.wanted_state(house.gold.flow) == "running" and house.has_pending_reset(house.gold.flow)
+    assert resets.pending(house.engine, house.gold.flow) == Reset(
+        house.gold.flow, False, "bob", f"behind backfill {backfill.number}"
+    )
     assert "was given up: backfill" in house.stale_reasons()[house.gold.name]
     assert backfills.unfinished_of(house.engine, backfill.root) == []
 
