@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import javaproperties
+
 from include.control.store import private_files
 from include.errors import SetupError
-from include.kafka import cluster
 from include.kafka.cluster import Cluster
 from include.local import artifacts
 
@@ -82,8 +83,7 @@ class Worker:
         clients = {f"{prefix}{name}": value for prefix in ("", "producer.", "admin.") for name, value in access.items()}
         worker = {**clients, **PROPERTIES, **ENVIRONMENT, "config.providers": providers}
         worker["listeners"] = f"http://{HOST}:{self.port}"
-        lines = [cluster.format_entry(name, value) for name, value in worker.items()]
-        (self.directory / WORKER).write_text("\n".join(lines))
+        (self.directory / WORKER).write_text(javaproperties.dumps(worker, timestamp=False))
         (self.directory / LOGGING).write_text(LOGGERS)
         for name, properties in self.connectors.items():
             (self.directory / f"{name}.json").write_text(json.dumps({"name": name, "config": dict(properties)}))

@@ -6,12 +6,12 @@ properties with the names of Java clients. Only the user of the platform may rea
 
 from collections.abc import Mapping
 
+import javaproperties
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from include.catalog import Catalog
 from include.control.store import private_files
-from include.kafka import cluster
 from include.kafka.cluster import connection_file
 from include.settings import settings
 from include.spec import Kafka
@@ -60,9 +60,8 @@ def _quoted(text: str) -> str:
 def _write(name: str, properties: Mapping[str, str]) -> None:
     """Replaces the file atomically, if its content has changed."""
     file = connection_file(name)
-    lines = [f"# Written by the supervisor from the Airflow connection kafka_{name}."]
-    lines += [cluster.format_entry(*entry) for entry in properties.items()]
-    text = "\n".join([*lines, ""])
+    origin = f"Written by the supervisor from the Airflow connection kafka_{name}."
+    text = javaproperties.dumps(properties, timestamp=False, comments=origin)
     if file.exists() and file.read_text() == text:
         return
     file.parent.mkdir(exist_ok=True)

@@ -4,13 +4,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import javaproperties
 import pytest
 
 from include.catalog import Catalog
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.topic_reader import TopicReader
 from include.errors import FlowBroken, SluiceError, Unreachable
-from include.kafka import cluster as kafka_cluster
 from include.kafka.broker import Topics
 from include.kafka.cluster import AccessRefused, Cluster
 from include.local import java
@@ -47,7 +47,7 @@ def oauth_broker(tmp_path_factory) -> Iterator[OAuthBroker]:
 def test_an_identity_provider_that_is_away_is_an_outage_and_one_that_refuses_is_not(tmp_path: Path):
     def error(provider: IdentityProvider, secret: str) -> SluiceError:
         broker = OAuthBroker(tmp_path, tmp_path, tmp_path, 0, 0, oauth_port=free_port(), provider=provider)
-        properties = kafka_cluster.parse(broker.properties(secret))
+        properties = javaproperties.loads(broker.properties(secret))
         cluster = Cluster("eu", properties["bootstrap.servers"], tmp_path / "eu.properties", properties)
         with pytest.raises(SluiceError) as raised:
             Topics(cluster, timeout_seconds=1).cluster_id()

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import javaproperties
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from prometheus_client import generate_latest
@@ -22,7 +23,7 @@ from include.delta.delta_log import Commit, DeltaLog
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.topic_reader import TopicReader
 from include.errors import FlowBroken
-from include.kafka import broker, cluster, topics
+from include.kafka import broker, topics
 from include.kafka.broker import Topics
 from include.kafka.cluster import AccessRefused, Cluster
 from include.ledger import explain, verify
@@ -210,7 +211,7 @@ def test_a_cluster_that_lets_nobody_in_says_why(secure_broker, tmp_path):
     def refusal(number: int, listener: str, changes: dict) -> str:
         file = tmp_path / f"{number}.properties"
         file.write_text(secure_broker.properties(listener, **changes))
-        properties = cluster.parse(file.read_text())
+        properties = javaproperties.loads(file.read_text())
         with pytest.raises(AccessRefused) as error:
             Topics(Cluster("eu", properties["bootstrap.servers"], file, properties), timeout_seconds=3).cluster_id()
         assert str(error.value).startswith(f"SLUICE_KAFKA_EU_CONFIG is {file}, and the broker at 127.0.0.1:")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import javaproperties
 import pytest
 
 from include.errors import SetupError
@@ -40,14 +41,14 @@ def test_no_file_and_no_command_holds_a_password(worker: Worker):
     written = [file.read_text() for file in worker.directory.rglob("*") if file.is_file()]
     assert len(written) == 3
     assert not any(SECRET in text for text in [*written, *worker.command()])
-    properties = cluster.parse((worker.directory / "worker.properties").read_text())
+    properties = javaproperties.loads((worker.directory / "worker.properties").read_text())
     for prefix in ("", "producer.", "admin."):
         assert properties[f"{prefix}sasl.jaas.config"] == f"${{file:{worker.kafka.file}:sasl.jaas.config}}"
 
 
 def test_a_worker_listens_on_this_machine_alone(worker: Worker):
     worker.prepare()
-    properties = cluster.parse((worker.directory / "worker.properties").read_text())
+    properties = javaproperties.loads((worker.directory / "worker.properties").read_text())
     assert properties["listeners"] == "http://127.0.0.1:8083"
 
 
