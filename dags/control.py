@@ -27,7 +27,7 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import dag, task
 
-from include import catalog
+from include import catalog, logs
 from include.airflow import controls, dags, tasks
 from include.control.commands import DESTRUCTIVE
 from include.control.store import database
@@ -66,7 +66,7 @@ def control() -> None:
     def obey(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[str]:
         command = controls.command(params, dag_run.triggering_user_name)
         answers = ti.xcom_pull("check", key="state"), ti.xcom_pull("approve")
-        print(*(results := controls.run_command(database.connect(settings().control_url), command, *answers)), sep="\n")
+        logs.info(results := controls.run_command(database.connect(settings().control_url), command, *answers))
         return results
 
     supervise = TriggerDagRunOperator(  # Starts a missing driver now: the next scheduled run may be a minute away.

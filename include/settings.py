@@ -45,6 +45,7 @@ class Settings:
     s3_port: port of the S3 store on 127.0.0.1 that `make up` starts; None: it starts none.
     schema_registry: URL of a schema registry with Confluent's API; empty if there is none.
     schema_registry_credentials: file with `USER:PASSWORD`, or with `Bearer TOKEN`, for the registry; None: no login.
+    log_format: of long-lived processes, text or json.
     four_eyes: whether nobody may approve their own request; None: only if Airflow has more than one user.
     """
 
@@ -61,6 +62,7 @@ class Settings:
     examples: bool
     four_eyes: bool | None = None
     fast_path: bool = True
+    log_format: str = "text"
     sql_port: int | None = None
     connect_port: int | None = None
     s3_port: int | None = None
@@ -148,6 +150,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
         examples=_is_on(environment, "SLUICE_EXAMPLES"),
         four_eyes=_is_on(environment, "SLUICE_FOUR_EYES") if environment.get("SLUICE_FOUR_EYES") else None,
         fast_path=_is_on(environment, "SLUICE_FAST_PATH", "on"),
+        log_format=_log_format(environment),
         sql_port=_optional_port(environment, "SLUICE_SQL_PORT"),
         connect_port=_optional_port(environment, "SLUICE_CONNECT_PORT"),
         s3_port=_optional_port(environment, "SLUICE_S3_PORT"),
@@ -211,6 +214,13 @@ def _lease_seconds(environment: dict[str, str]) -> float:
             f"it to {SHORTEST_LEASE_SECONDS} or more, or unset it for 30"
         )
     return number
+
+
+def _log_format(environment: dict[str, str]) -> str:
+    value = environment.get("SLUICE_LOG_FORMAT") or "text"
+    if value not in ("text", "json"):
+        raise UsageError(f"SLUICE_LOG_FORMAT is {value!r}: set it to text or json")
+    return value
 
 
 def _is_on(environment: dict[str, str], name: str, default: str = "on") -> bool:

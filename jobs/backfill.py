@@ -25,7 +25,7 @@ failed, 9 it failed and no retry cures that.
 
 import argparse
 
-from include import catalog
+from include import catalog, logs
 from include.engine.jobs import backfill, replay
 from include.errors import UsageError, report
 from include.project import ranges
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="a rule; may be given again")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     arguments = parser.parse_args()
+    logs.start()
     tables = catalog.load()
     if arguments.table:
         if arguments.rule:

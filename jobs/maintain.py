@@ -11,7 +11,7 @@ does not answer, 5 another window of the table is open or requested, 6 the lease
 
 import argparse
 
-from include import catalog
+from include import catalog, logs
 from include.engine.jobs import window
 from include.errors import report
 
@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, metavar="NUMBER", help="a window of the calendar that is planned")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     arguments = parser.parse_args()
+    logs.start()
     tables = catalog.load()
     table = tables.table(arguments.table)
     if arguments.dry_run:

@@ -13,7 +13,7 @@ and no retry cures that.
 import argparse
 from datetime import UTC, datetime
 
-from include import catalog
+from include import catalog, logs
 from include.engine.jobs import refresh
 from include.errors import report
 
@@ -23,10 +23,11 @@ def main() -> None:
     parser.add_argument("--table", required=True, metavar="NAME", help="a view, or a table that views are made of")
     parser.add_argument("--run", metavar="ID", help="what this run is called; one that is done is not done again")
     arguments = parser.parse_args()
+    logs.start()
     tables = catalog.load()
     table = tables.table(arguments.table)
     name = arguments.run or f"by hand {datetime.now(UTC).isoformat(timespec='microseconds')}"
-    print(f"sluice: refresh of {table.name}, --run '{name}'", flush=True)
+    logs.info(f"refresh of {table.name}, --run '{name}'")
     refresh.run(name, [table] if table.is_view else tables.downstream_views(table.name), tables)
 
 

@@ -21,7 +21,7 @@ retry cures that, 10 it is done, and the ledger finds a difference.
 import argparse
 import getpass
 
-from include import catalog
+from include import catalog, logs
 from include.engine.jobs import rewind
 from include.errors import UsageError, report
 
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--approved-by", metavar="NAME", help="who approved it, where that was not in Airflow")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     arguments = parser.parse_args()
+    logs.start()
     tables = catalog.load()
     if arguments.number is not None:
         if arguments.to or arguments.dry_run:

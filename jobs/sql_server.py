@@ -7,6 +7,7 @@ until it is ended. Exit code 2: neither is set.
 
 import argparse
 
+from include import logs
 from include.engine import sql_server
 from include.errors import UsageError, report
 from include.settings import settings
@@ -15,6 +16,7 @@ from include.settings import settings
 def main() -> None:
     parser = argparse.ArgumentParser(prog="sql_server.py", description=__doc__.splitlines()[0])
     parser.parse_args()
+    logs.start()
     if not (settings().sql_port or settings().connect_port):
         raise UsageError("SLUICE_SQL_PORT and SLUICE_CONNECT_PORT are not set: set one or both to a free port")
     sql_server.serve()

@@ -9,7 +9,7 @@ from airflow.sdk import Context, Param
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sqlalchemy import Engine
 
-from include import catalog
+from include import catalog, logs
 from include.control.jobs import backfills, queue, windows
 from include.control.jobs.job_id import JobId, JobKind
 from include.control.jobs.queue import JobStatus
@@ -62,7 +62,7 @@ class InDriver(BaseBranchOperator):
         table, engine = catalog.load().table(self.table), database.connect(settings().control_url)
         asked = self.ask(engine, table, planned, context["run_id"])
         if not isinstance(asked, str):
-            print(f"{self.kind} {asked} is asked of driver '{table.driver}'")
+            logs.info(f"{self.kind} {asked} is asked of driver '{table.driver}'")
             self._wait(asked)
         return self._fall_back(context, asked)
 
@@ -70,7 +70,7 @@ class InDriver(BaseBranchOperator):
         """Continue after the trigger: branch to `done_task`, keep waiting, or fall back."""
         job = JobId(self.kind, event["number"])
         if event["is_done"]:
-            print(f"{job} was done by the driver: sluice jobs {self.table} --kind {self.kind}")
+            logs.info(f"{job} was done by the driver: sluice jobs {self.table} --kind {self.kind}")
             return self.do_branch(context, self.done_task)
         engine = database.connect(settings().control_url)
         if not queue.withdraw_unbegun(engine, job) and STATUS_OF[self.kind](engine, job.number).is_in_hand:
@@ -83,7 +83,7 @@ class InDriver(BaseBranchOperator):
         self.defer(trigger=Wait(number, self.kind), method_name="answered")
 
     def _fall_back(self, context: Context, reason: str) -> Any:
-        print(f"{self.table} is left to the task '{self.fallback_task}': {reason}")
+        logs.info(f"{self.table} is left to the task '{self.fallback_task}': {reason}")
         return self.do_branch(context, self.fallback_task)
 
 

@@ -10,7 +10,7 @@ from airflow.sdk import Context, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import Engine
 
-from include import catalog
+from include import catalog, logs
 from include.airflow import in_driver
 from include.airflow.tasks import evaluate_approval
 from include.control import audit
@@ -49,7 +49,7 @@ def plan_backfill(name: str, form: dict[str, Any], day: tuple[str, str] | None) 
             raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
     except (UsageError, DeclarationError) as error:
         raise AirflowFailException(str(error)) from error
-    print("\n".join(preview(table, tables, range_)))
+    logs.info("\n".join(preview(table, tables, range_)))
     if form["dry_run"]:
         raise AirflowSkipException("it was only to say what would be done")
     return {"from": begin or "", "to": end or ""}
@@ -84,7 +84,7 @@ def plan_full_refresh(name: str, form: dict[str, Any]) -> str:
         lines = list(preview(table, tables, range_, form["alone"]))
     except (UsageError, DeclarationError) as error:
         raise AirflowFailException(str(error)) from error
-    print("\n".join(lines))
+    logs.info("\n".join(lines))
     if form["dry_run"]:
         raise AirflowSkipException("it was only to say what would be done")
     return "\n".join(f"{'  ' * line.startswith('  ')}- {line.strip()}" for line in lines) + f"\n\nWhy: {form['reason']}"
@@ -126,7 +126,7 @@ def plan_rewind(form: dict[str, Any], requester: str | None) -> tuple[int, str]:
         draft = rewind_plan.plan(engine, tables.table(form["table"]), tables, form["to"])
     except SluiceError as error:
         raise AirflowFailException(str(error)) from error
-    print("\n".join(draft.lines()))
+    logs.info("\n".join(draft.lines()))
     if draft.refusals:
         raise AirflowFailException(f"{draft.table} is not put back to {form['to']}: {'; '.join(draft.refusals)}")
     if not draft.steps:

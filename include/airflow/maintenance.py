@@ -6,7 +6,7 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import Engine, select
 
-from include import catalog
+from include import catalog, logs
 from include.airflow import in_driver
 from include.airflow.supervisor import notify
 from include.control import incidents, lease
@@ -37,11 +37,11 @@ def plan(name: str, requester: str, dry_run: bool) -> int | None:
     table = catalog.load().table(name)
     surveys = table_state.survey(engine, table, catalog.load())
     for survey in surveys:
-        print("\n".join(survey.lines()))
+        logs.info("\n".join(survey.lines()))
     if dry_run:
         for survey in surveys:
             for file in survey.would_delete(time.time()):
-                print(f"would delete {survey.name}/{file.path} ({file.bytes:,} bytes)")
+                logs.info(f"would delete {survey.name}/{file.path} ({file.bytes:,} bytes)")
         return None
     _settle_held_back(engine, table, surveys)
     is_worth_it = table_state.is_worth_it(engine, table, surveys)

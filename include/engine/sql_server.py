@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from include import catalog
+from include import catalog, logs
 from include.catalog import Catalog
 from include.control import ports
 from include.engine import sql_text
@@ -31,9 +31,9 @@ def serve() -> None:
     published = publish(spark, {})
     if config.sql_port:
         _start_thrift_server(spark, config)
-        print(f"sluice: SQL clients connect to jdbc:hive2://{HOST}:{config.sql_port}", flush=True)
+        logs.info(f"SQL clients connect to jdbc:hive2://{HOST}:{config.sql_port}")
     if config.connect_port:
-        print(f"sluice: Spark sessions connect to sc://{HOST}:{config.connect_port}", flush=True)
+        logs.info(f"Spark sessions connect to sc://{HOST}:{config.connect_port}")
     while True:
         time.sleep(REFRESH_SECONDS)
         published = publish(spark, published)

@@ -20,6 +20,7 @@ from types import FrameType
 
 import psycopg
 
+from include import logs
 from include.errors import FlowFailed, SetupError, Unreachable, UsageError, report
 from include.kafka import cluster
 from include.local import java
@@ -68,6 +69,7 @@ def main() -> None:
         help="a property of Debezium's connector, repeatable, such as time.precision.mode=isostring",
     )
     arguments = parser.parse_args()
+    logs.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)
     properties = dict(entry.split("=", 1) for entry in arguments.property if "=" in entry)
@@ -161,7 +163,7 @@ def run(worker: Worker, variables: Mapping[str, str], greeting: str) -> None:
             if failures := [state for state in states.values() if state != RUNNING]:
                 raise FlowFailed(f"the connector failed: mend the cause, and start it again\n{failures[0]}")
             if states.keys() == worker.connectors.keys() and not is_greeted:
-                print(greeting, flush=True)
+                logs.info(greeting)
                 is_greeted = True
             worker.keep_offsets()
             time.sleep(CHECK_SECONDS)

@@ -16,6 +16,7 @@ from types import FrameType
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from include import logs
 from include.errors import Unreachable, report
 from include.examples import views
 from include.examples.events import Event, events
@@ -36,9 +37,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=sys.maxsize, help="stop after so many events; without it, never")
     parser.add_argument("--seed", type=int, help="the same seed gives the same events; without it, new ones each time")
     arguments = parser.parse_args()
+    logs.start()
     # Page views are numbered: with a constant seed, each start would send the same page views again.
     seed = secrets.randbits(64) if arguments.seed is None else arguments.seed
-    print(f"begins with --seed {seed}", flush=True)
+    logs.info(f"begins with --seed {seed}")
     signal.signal(signal.SIGTERM, _exit)
     producer = cluster.named(None).client(
         Producer,
@@ -56,7 +58,7 @@ def main() -> None:
         send(producer, seed, arguments.count, arguments.rate)
     finally:
         undelivered = producer.flush(FLUSH_SECONDS)
-        print(f"{undelivered} events were not delivered" if undelivered else "every event was delivered", flush=True)
+        logs.info(f"{undelivered} events were not delivered" if undelivered else "every event was delivered")
 
 
 def send(producer: Producer, seed: int, count: int, per_second: float) -> None:

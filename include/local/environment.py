@@ -175,6 +175,7 @@ def _variables(config: Settings, java_home: Path) -> dict[str, str]:
         "SLUICE_LEASE_SECONDS": str(config.lease_seconds),
         "SLUICE_EXAMPLES": "on" if config.examples else "off",
         "SLUICE_FAST_PATH": "on" if config.fast_path else "off",
+        "SLUICE_LOG_FORMAT": config.log_format,
         "SLUICE_SCHEMA_REGISTRY": config.schema_registry,
         "SLUICE_SCHEMA_REGISTRY_CREDENTIALS": str(config.schema_registry_credentials or ""),
         "PYTHONPATH": str(ROOT),

@@ -1,7 +1,6 @@
 """Rows of the table `ledger.query_progress`: one for each progress report of a query, and one for its end."""
 
 import json
-import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from include import logs
 from include.control.store.storable_text import storable
 from include.delta import stored_table
 from include.monitoring import progress_journal
@@ -77,7 +77,7 @@ def rows(segment: Path) -> list[dict[str, Any]]:
         try:
             parsed.append(_row(json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            print(f"sluice: {segment}: line {number} is no query progress, left out: {error!r}", file=sys.stderr)
+            logs.warning(f"{segment}: line {number} is no query progress, left out: {error!r}")
     return parsed
 
 

@@ -115,10 +115,10 @@ def test_old_runs_go_with_all_that_belongs_to_them_and_the_supervisor_works_on(s
     assert count(DagRun) == rows_after[DagRun] + 1
 
 
-def test_airflow_that_cannot_be_cleaned_up_is_said_and_holds_up_nothing_else(monkeypatch, capsys):
+def test_airflow_that_cannot_be_cleaned_up_is_said_and_holds_up_nothing_else(monkeypatch, caplog):
     monkeypatch.setattr(housekeeping, "AIRFLOW", "/nowhere/airflow")
     assert housekeeping.main() == 1
-    output = capsys.readouterr().out
+    output = caplog.text
     assert "Airflow's metadata: not cleaned up, next time: " in output
     assert "rows of the control database: {" in output
     engine = database.connect(settings().control_url)

@@ -134,14 +134,14 @@ def test_a_receiver_that_is_silent_is_waited_for_once_and_not_for_each_incident(
     assert len(receiver.messages) == 3
 
 
-def test_a_message_that_the_receiver_refuses_holds_up_no_other_and_is_sent_again(engine, receiver, capsys):
+def test_a_message_that_the_receiver_refuses_holds_up_no_other_and_is_sent_again(engine, receiver, caplog):
     for flow in ("bronze.a", "bronze.b", "bronze.c"):
         with database.transaction(engine) as connection:
             incidents.begin(connection, flow, State.STUCK, "why")
     receiver.refused_text = "bronze.b"
     assert notify.notify_all(engine) == notify.UNDELIVERED
     assert [message["target"] for message in receiver.messages] == ["bronze.a", "bronze.c"]
-    assert "did not take the message about bronze.b (HTTP 400): it is sent again" in capsys.readouterr().out
+    assert "did not take the message about bronze.b (HTTP 400): it is sent again" in caplog.text
     receiver.refused_text = None
     assert notify.notify_all(engine) == 0
     assert [message["target"] for message in receiver.messages] == ["bronze.a", "bronze.c", "bronze.b"]
@@ -156,7 +156,7 @@ def test_what_was_over_before_anybody_could_be_told_says_so(engine, receiver):
     assert message["text"].startswith(f"OVER: STUCK {FLOW}: ")
 
 
-def test_a_receiver_that_never_answers_holds_nobody_up(engine, monkeypatch, capsys):
+def test_a_receiver_that_never_answers_holds_nobody_up(engine, monkeypatch, caplog):
     monkeypatch.setattr(notify, "TIMEOUT_SECONDS", 0.2)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     begin(engine)
@@ -164,7 +164,7 @@ def test_a_receiver_that_never_answers_holds_nobody_up(engine, monkeypatch, caps
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps({"conn_type": "http", "host": url}))
         assert notify.notify_all(engine) == notify.UNDELIVERED
-    assert "did not take the message" in capsys.readouterr().out
+    assert "did not take the message" in caplog.text
     assert incidents.untold(engine)
 
 
@@ -191,7 +191,7 @@ def test_no_token_and_no_url_gets_into_an_error(monkeypatch):
 
 
 def test_without_a_connection_what_lasts_waits_for_one_and_what_is_over_is_forgotten(
-    engine, receiver, monkeypatch, capsys
+    engine, receiver, monkeypatch, caplog
 ):
     with monkeypatch.context() as patch:
         patch.delenv("AIRFLOW_CONN_SLUICE_ALERTS")
@@ -199,7 +199,7 @@ def test_without_a_connection_what_lasts_waits_for_one_and_what_is_over_is_forgo
         end(engine)
         begin(engine, "the second")
         assert notify.notify_all(engine) == notify.NO_CONNECTION
-        output = capsys.readouterr().out
+        output = caplog.text
         assert output.count("airflow connections add sluice_alerts") == 1
     assert notify.notify_all(engine) == 0
     assert ["the second" in message["text"] for message in receiver.messages] == [True]

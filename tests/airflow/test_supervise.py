@@ -79,7 +79,7 @@ def test_supervise_starts_by_itself_every_minute(dags):
     assert (supervise.catchup, supervise.max_active_runs) == (False, 1)
 
 
-def test_query_progress_that_cannot_be_gathered_alarms_nobody(tmp_path, monkeypatch, capsys):
+def test_query_progress_that_cannot_be_gathered_alarms_nobody(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     settings.cache_clear()
     try:
@@ -89,7 +89,7 @@ def test_query_progress_that_cannot_be_gathered_alarms_nobody(tmp_path, monkeypa
         reconcile._gather()
     finally:
         settings.cache_clear()
-    lines = capsys.readouterr().out.splitlines()
+    lines = caplog.messages
     assert lines[0].startswith(f"query progress is not gathered for now: {progress_rows.TABLE}: gathering broke off")
     assert lines[1] == "query progress: 0 reports gathered"
 

@@ -45,7 +45,7 @@ def sales(name, shops) -> Table:
 
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_counted(
-    name, shops, sales, append, driver, run_once, ask, refresh, capsys, monkeypatch, is_fast
+    name, shops, sales, append, driver, run_once, ask, refresh, caplog, monkeypatch, is_fast
 ):
     switch_fast_path(monkeypatch, is_fast)
     counted = "SELECT city, count(*) AS sales FROM source GROUP BY city"
@@ -75,7 +75,7 @@ def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_c
         wait_until(lambda: f"{shops.flow} (stopped)" in reason(), 120)
         engine_refresh.run("early", [view], tables)
         waits = f"{view.name}: not refreshed: its first refresh waits until {shops.flow} (stopped), {sales.flow} has"
-        assert waits in capsys.readouterr().out
+        assert waits in caplog.text
         assert not settings().is_stored(view.name)
         assert rows_of(sales.name) == []
         ask(Action.START, shops)

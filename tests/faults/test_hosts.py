@@ -103,13 +103,10 @@ def hang_writes(monkeypatch, table: str) -> tuple[threading.Event, threading.Eve
 
 
 def test_a_query_that_cannot_be_stopped_keeps_its_lease_and_the_other_flow_goes_on(
-    chain, topic, driver, engine, ask, monkeypatch, spark, capsys
+    chain, topic, driver, engine, ask, monkeypatch, spark, caplog
 ):
-    stderr: list[str] = []
-
     def is_reported() -> bool:
-        stderr.append(capsys.readouterr().err)
-        return f"{chain.silver.name}: its query was asked to stop and hangs, so it keeps its lease" in "".join(stderr)
+        return f"{chain.silver.name}: its query was asked to stop and hangs, so it keeps its lease" in caplog.text
 
     is_hanging, release = hang_writes(monkeypatch, chain.silver.name)
     monkeypatch.setattr(flow, "SILENT_SECONDS", 0.5)

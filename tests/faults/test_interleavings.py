@@ -374,7 +374,9 @@ class Scenario:
         assert INTERLEAVINGS < 100 or (self.gate_waits and self.result_counts[TIME_TRAVELLED])
 
 
-def test_whatever_meets_nothing_is_lost_doubled_stuck_or_missed(chain, driver, engine, ask, spark, monkeypatch, capsys):
+def test_whatever_meets_nothing_is_lost_doubled_stuck_or_missed(
+    chain, driver, engine, ask, spark, monkeypatch, caplog, capsys
+):
     # Otherwise, a command that repeats a recent command has no effect.
     monkeypatch.setattr(commands, "REPEAT_SECONDS", 0)
     scenario, begin = Scenario(chain, spark, engine, ask, random.Random(SEED)), time.monotonic()
@@ -387,7 +389,10 @@ def test_whatever_meets_nothing_is_lost_doubled_stuck_or_missed(chain, driver, e
                 print(f"\rinterleaving {number} of {INTERLEAVINGS}, seed {SEED}", end="", flush=True)
             scenario.run_interleaving(number)
             scenario.check(running_driver)
-            assert capsys.readouterr().err == "", "a user reads that"
+            problems = [
+                record.message for record in caplog.records if record.name == "sluice" and record.levelname != "INFO"
+            ]
+            assert (problems, capsys.readouterr().err) == ([], ""), "a user reads that"
         scenario.check_vacuum(running_driver)
     with capsys.disabled():
         print(f"\n{INTERLEAVINGS} interleavings (seed {SEED}, {time.monotonic() - begin:.0f} s), {scenario.summary()}")

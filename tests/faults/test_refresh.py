@@ -91,7 +91,7 @@ def test_a_reader_never_sees_a_view_empty_or_half(name, grow, refresh):
     assert verify.verify(view).refreshes == 4
 
 
-def test_a_run_that_is_done_does_nothing_when_it_is_begun_again(name, grow, refresh, capsys):
+def test_a_run_that_is_done_does_nothing_when_it_is_begun_again(name, grow, refresh, caplog):
     first, second = views(name)
     grow(8)
     refresh("monday", first, second)
@@ -99,7 +99,7 @@ def test_a_run_that_is_done_does_nothing_when_it_is_begun_again(name, grow, refr
     grow(8)
     refresh("monday", first, second)
     engine_refresh.run("monday", [first, second], Catalog({}))
-    assert f"{first.name}: nothing done, run 'monday' has refreshed it" in capsys.readouterr().out
+    assert f"{first.name}: nothing done, run 'monday' has refreshed it" in caplog.text
     assert (versions(first), versions(second)) == ([0, 1], [0, 1])
     refresh("wednesday", first)
     assert len(rows_of(first.name)) == 16
@@ -297,16 +297,16 @@ def test_a_view_of_what_is_not_stored_and_one_that_cannot_be_computed_leave_all_
     assert windows.calendar(engine, first.name)[0].state == "done"
 
 
-def test_a_view_of_an_empty_table_is_replaced_and_says_so_and_one_of_none_is_left_alone(name, append, refresh, capsys):
+def test_a_view_of_an_empty_table_is_replaced_and_says_so_and_one_of_none_is_left_alone(name, append, refresh, caplog):
     first, second = views(name)
     engine_refresh.run("sunday", [first, second], Catalog({}))
-    output = capsys.readouterr().out
+    output = caplog.text
     for view in (first, second):
         assert f"{view.name}: not refreshed, and left as it was: silver.{name}, which it reads, holds no rows" in output
         assert not settings().is_stored(view.name)
     append(f"silver.{name}", [], "n INT, part INT")
     refresh("monday", first)
-    output = capsys.readouterr().out
+    output = caplog.text
     assert f"{first.name}: replaced: 0 rows" in output
     assert f"silver.{name} held no rows yet; next by `airflow dags trigger refresh.{first.name}`" in output
     assert refreshes.staleness_words(first).startswith(f"last refreshed when silver.{name} held no rows")

@@ -481,12 +481,12 @@ def test_delta_s_internals_are_as_the_fast_path_expects_them(spark):
     assert internals.unexpected(spark) is None
 
 
-def test_with_another_delta_all_batches_are_written_by_spark(arrive, run_once, name, monkeypatch, capsys):
+def test_with_another_delta_all_batches_are_written_by_spark(arrive, run_once, name, monkeypatch, caplog):
     monkeypatch.setitem(internals.EXPECTED, "org.apache.spark.sql.delta.Snapshot", {"moved": ()})
     arrive(("a", 1, 60))
     run_once(readings(name))
     assert fast_path_flags(f"silver.{name}") == [False]
-    assert "Snapshot.moved() is missing" in capsys.readouterr().err
+    assert "Snapshot.moved() is missing" in caplog.text
 
 
 @pytest.mark.parametrize(

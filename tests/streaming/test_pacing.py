@@ -172,7 +172,7 @@ def test_a_flow_that_waits_for_its_source_is_restarted_and_drained(name, driver,
 
 
 def test_where_spark_is_not_as_expected_flows_go_on_at_their_intervals_and_it_is_told_once(
-    name, driver, raw, monkeypatch, capfd
+    name, driver, raw, monkeypatch, caplog
 ):
     monkeypatch.setattr(trigger_clock, "FIELD", "watch")
     bronze = table(f"bronze.{name}", raw(1), interval_seconds=0.5)
@@ -181,4 +181,4 @@ def test_where_spark_is_not_as_expected_flows_go_on_at_their_intervals_and_it_is
         wait_for_rows(silver, 1)
         raw(2)
         wait_for_rows(silver, 2)
-    assert capfd.readouterr().err.count("flows do not begin when their sources commit") == 1
+    assert caplog.text.count("flows do not begin when their sources commit") == 1

@@ -24,6 +24,7 @@ DECLARATIONS = (
     "include.catalog",
     "include.settings",
     "include.errors",
+    "include.logs",
     "include.retention",
     "include.rules",
     "include.lake.paths",
@@ -261,6 +262,23 @@ def test_no_folder_imports_one_that_leads_back_to_it():
         if module in modules:
             graph[folders[module]] |= {folders[name] for name in imported} - {folders[module]}
     assert circles(graph) == FOLDERS_IN_CIRCLES
+
+
+# Commands, and what `spark-submit jobs/... --dry-run` shows a person.
+PRINTING = (
+    *("include/cli/", "include/local/", "jobs/", "include/errors.py", "include/engine/check/check.py"),
+    *(f"include/engine/jobs/{name}.py" for name in ("backfill", "replay", "rewind", "window")),
+)
+
+
+def test_only_commands_print_and_all_else_is_logged():
+    places = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in code_files()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "traceback.print_exc")
+    ]
+    assert [place for place in places if not place.startswith(PRINTING)] == []
 
 
 def test_no_import_is_relative():

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from include import logs
 from include.airflow.launchers.cluster import Kubernetes, Yarn
 from include.airflow.launchers.standalone import Standalone
 from include.airflow.launchers.submit import Local
@@ -117,7 +118,7 @@ class Liveness:
         try:
             return self._answers[driver].result(max(0.0, self._ends_at - monotonic()))
         except TimeoutError:
-            print(f"driver '{driver}': its cluster does not say whether it lives, so it is taken to live")
+            logs.warning(f"driver '{driver}': its cluster did not answer; assuming that it is alive")
             return True
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from include import retention
+from include import logs, retention
 from include.checkpoints import checkpoint_files
 from include.control import cleanup, incidents
 from include.control.alarms import AlarmKind
@@ -35,14 +35,14 @@ def rotate() -> list[Path]:
 
     The processes append, so their next line is at the new beginning. A line between copy and truncation is lost.
     """
-    long_logs = [log for log in settings().logs.glob("*.log") if log.stat().st_size > retention.LOG_BYTES]
-    for log in long_logs:
-        older_log = Path(f"{log}.1")
+    long_logs = [file for file in settings().logs.glob("*.log") if file.stat().st_size > retention.LOG_BYTES]
+    for file in long_logs:
+        older_log = Path(f"{file}.1")
         # First, because the disk may be full, and perhaps by this very log.
         older_log.unlink(missing_ok=True)
-        end = _end_of(log, retention.LOG_BYTES)
+        end = _end_of(file, retention.LOG_BYTES)
         is_kept = _is_written(older_log, end)
-        os.truncate(log, 0)
+        os.truncate(file, 0)
         if not is_kept:
             _is_written(older_log, end)
     return long_logs
@@ -214,12 +214,13 @@ def clean_airflow() -> str:
 def _run_part(name: str, part: Callable[[], object]) -> str | None:
     """Returns why the part failed, in words; None if it succeeded."""
     try:
-        print(f"{name}: {part()}", flush=True)
+        logs.info(f"{name}: {part()}")
     except Exception as error:
-        print(f"{name}: not cleaned up, next time: {error}", flush=True)
+        logs.error(f"{name}: not cleaned up, next time: {error}")
         return f"{name}: {error}"
     return None
 
 
 if __name__ == "__main__":
+    logs.start()
     report(lambda: sys.exit(main()))

@@ -10,6 +10,7 @@ import javaproperties
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from include import logs
 from include.catalog import Catalog
 from include.control.store import private_files
 from include.kafka.cluster import connection_file
@@ -35,7 +36,7 @@ def store(tables: Catalog) -> None:
             continue
         except Exception as error:
             # The file of an earlier minute stays in use.
-            print(f"the Airflow connection kafka_{name} was not stored: {type(error).__name__}: {error}")
+            logs.warning(f"the Airflow connection kafka_{name} was not stored: {type(error).__name__}: {error}")
 
 
 def properties_of(connection: Connection) -> dict[str, str]:

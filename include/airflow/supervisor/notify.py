@@ -19,6 +19,7 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
+from include import logs
 from include.control import alarms, incidents
 from include.control.alarms import AlarmKind
 from include.control.incidents import Incident
@@ -49,7 +50,7 @@ def notify(incident: Incident) -> None:
 
 
 def notify_all(engine: Engine) -> int:
-    """Send all untold incidents. Never raises: it prints errors, and returns LEFT or NO_CONNECTION, else 0.
+    """Send all untold incidents. Never raises: it logs errors, and returns UNDELIVERED or NO_CONNECTION, else 0.
 
     A refused message does not delay the others. Without the connection, ended incidents are marked as told, and open
     ones are told later.
@@ -57,7 +58,7 @@ def notify_all(engine: Engine) -> int:
     try:
         return _tell(engine, incidents.untold(engine))
     except SluiceError as error:
-        print(error)
+        logs.error(error)
         return UNDELIVERED
 
 
@@ -67,7 +68,7 @@ def _tell(engine: Engine, untold: list[Incident]) -> int:
     try:
         connection = _connection()
     except UsageError as error:
-        print(f"{len(untold)} incidents were told to nobody: {error}")
+        logs.error(f"{len(untold)} incidents could not be delivered: {error}")
         for incident in untold:
             if incident.is_over:
                 incidents.mark_told(engine, incident.number)
@@ -78,11 +79,11 @@ def _tell(engine: Engine, untold: list[Incident]) -> int:
             _send(connection, incident)
         except Refused as error:
             # The receiver may accept the other messages.
-            print(error)
+            logs.error(error)
             exit_code = UNDELIVERED
             continue
         incidents.mark_told(engine, incident.number)
-        print(f"told of {incident.target}: {incident.state}")
+        logs.info(f"sent: {incident.state} {incident.target}")
     return exit_code
 
 
@@ -151,6 +152,7 @@ def main() -> int:
     parser.add_argument("--trial", action="store_true", help="send a message to try the connection")
     parser.add_argument("--stdin", action="store_true", help="send these incidents, a JSON list, instead")
     options = parser.parse_args()
+    logs.start()
     # With this, Airflow looks up connections in its database, as for `airflow connections get`.
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     pending = [Incident(**fields) for fields in json.load(sys.stdin)] if options.stdin else []
@@ -165,10 +167,10 @@ def main() -> int:
             notify(incident)
         return 0 if pending else notify_all(database.connect(settings().control_url))
     except UsageError as error:
-        print(error)
+        logs.error(error)
         return NO_CONNECTION
     except SluiceError as error:
-        print(error)
+        logs.error(error)
         return UNDELIVERED
 
 

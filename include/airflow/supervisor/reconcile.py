@@ -5,7 +5,6 @@ batch.
 """
 
 import math
-import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -14,7 +13,7 @@ from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.trigger import CronTriggerTimetable
 from sqlalchemy import Engine
 
-from include import catalog
+from include import catalog, logs
 from include.airflow.launchers import launch
 from include.airflow.launchers.launch import Launcher, Liveness
 from include.airflow.supervisor import kafka_connections, notify, source_health
@@ -46,7 +45,7 @@ def reconcile_all() -> list[dict[str, str]]:
     tables = catalog.load()
     schedules = {flow: table.schedule for flow, table in tables.flows.items()}
     for flow, result in schedule.follow(engine, schedules, next_tick).items():
-        print(f"{flow}: by its schedule, it {result}")
+        logs.info(f"by its schedule, it {result}", flow)
     kafka_connections.store(tables)
     launcher = launch.launcher()
     health = source_health.look(engine, tables)
@@ -58,7 +57,7 @@ def reconcile_all() -> list[dict[str, str]]:
             dead_handle = handles[driver] if driver in handles and not liveness.is_alive(driver) else None
             unhealthy += _settle(engine, launcher, driver, flows, health, handles.get(driver), dead_handle)
         except Exception as error:
-            print(f"driver '{driver}': {error}")
+            logs.error(f"driver '{driver}': {error}")
             unhealthy += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
     supervision.heartbeat(engine)
     notify.notify_all(engine)
@@ -78,16 +77,16 @@ def to_task_arguments(unhealthy: list[dict[str, str]]) -> list[dict[str, str]]:
 def _gather() -> None:
     """Store query progress. It runs last and ignores every error: the drivers' journals are kept until the next run."""
     try:
-        print(f"query progress: {progress_table.gather() or 0} reports gathered")
+        logs.info(f"query progress: {progress_table.gather() or 0} reports gathered")
     except Exception as error:
-        print(f"query progress is not gathered for now: {error}")
+        logs.warning(f"query progress is not gathered for now: {error}")
 
 
 def _settle_definitions(engine: Engine, tables: Catalog) -> list[dict[str, str]]:
     """Returns the invalid table files as unhealthy flows."""
     acknowledged = definitions.settle(engine, tables)
     for table, reason in tables.warnings.items():
-        print(f"{table}: {INVALID_DEFINITION}: {reason}. {acknowledged[table] or ''}")
+        logs.warning(f"{INVALID_DEFINITION}: {reason}. {acknowledged[table] or ''}", table)
     return [
         {"flow": table, "reason": f"{INVALID_DEFINITION}: {reason}. Next: {alarms.runbook(INVALID_DEFINITION)}"}
         for table, reason in tables.warnings.items()
@@ -105,7 +104,7 @@ def _settle_promises(engine: Engine, tables: Catalog, health: dict[str, SourceHe
         incidents.settle(connection, unhealthy, others - unhealthy.keys())
         acknowledged = incidents.valid_acknowledgements(connection)
     for table, reason in broken.items():
-        print(f"{table}: {State.NOT_FRESH}: {reason}. {acknowledged.get(table, '')}")
+        logs.warning(f"{State.NOT_FRESH}: {reason}. {acknowledged.get(table, '')}", table)
     return [
         {"flow": table, "reason": f"{State.NOT_FRESH}: {reason}. Next: {alarms.runbook(State.NOT_FRESH)}"}
         for table, reason in broken.items()
@@ -128,16 +127,16 @@ def _settle(
             settlement.holder.fence()
         if handle:
             launch.launcher_of(handle, launcher).kill(handle)
-        print(f"driver '{driver}' did not end when it was asked to, and was ended by force")
+        logs.warning(f"driver '{driver}' did not end when it was asked to, and was killed")
     if settlement.launch_since:
         handle = launcher.launch(driver)
         supervision.record_launch(engine, driver, handle, settlement.launch_since)
-        print(f"driver '{driver}' launched, it writes to {launcher.log(driver, handle)}")
+        logs.info(f"driver '{driver}' launched, it writes to {launcher.log(driver, handle)}")
     unhealthy = []
     for flow, decision in settlement.decisions.items():
-        print(f"{flow}: {decision.state}: {decision.reason}")
+        logs.info(f"{decision.state}: {decision.reason}", flow)
         if flow in settlement.acknowledged:
-            print(f"{flow}: {settlement.acknowledged[flow]}")
+            logs.info(settlement.acknowledged[flow], flow)
         elif decision.is_unhealthy:
             reason = f"{decision.state}: {decision.reason}. Next: {decision.next_step}"
             unhealthy.append({"flow": flow, "reason": reason})
@@ -154,21 +153,21 @@ def _try(publish: Callable[[], None]) -> None:
     try:
         publish()
     except SluiceError as error:
-        print(error)
-    except Exception:
+        logs.warning(error)
+    except Exception as error:
         # No error here may stop the supervisor.
-        traceback.print_exc()
+        logs.error(error, traceback=True)
 
 
 def _publish_offsets() -> None:
     for mirrored in consumer_groups.mirror(catalog.load()).values():
         if mirrored.refusal:
-            print(f"{mirrored.group} is not mirrored: {mirrored.refusal}")
+            logs.warning(f"{mirrored.group} is not mirrored: {mirrored.refusal}")
 
 
 def _publish_lineage() -> None:
     for flow, batch in lineage_loader.emit_events(catalog.load()).items():
-        print(f"{flow}: lineage of batch {batch}")
+        logs.info(f"lineage of batch {batch}", flow)
 
 
 def next_tick(schedule: str, after: float) -> float:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from deltalake.exceptions import DeltaError
 from sqlalchemy import Engine
 
+from include import logs
 from include.catalog import Catalog
 from include.control import incidents
 from include.control.decide import State
@@ -29,7 +30,7 @@ def look(engine: Engine, tables: Catalog) -> dict[str, SourceHealth]:
     for flow, flow_lag in lag_of.items():
         if flow_lag.unknown and not _waits(flow_lag):
             # The checkpoint or the source table is damaged, which the flow's next start reports.
-            print(f"{flow}: how far it is behind cannot be told: {flow_lag.unknown}")
+            logs.warning(f"its lag is unknown: {flow_lag.unknown}", flow)
     lag_history.remember(
         engine, {flow: flow_lag.count for flow, flow_lag in lag_of.items() if flow_lag.count is not None}
     )

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import time
-import traceback
 import urllib.error
 import urllib.request
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +20,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from include import logs
 from include.airflow.supervisor import housekeeping
 from include.control import incidents
 from include.control.alarms import AlarmKind
@@ -157,7 +157,7 @@ class Watchdog:
         with database.transaction(engine) as connection:
             incidents.begin(connection, supervision.SUPERVISOR, state, reason)
         self.is_untold = True
-        _say(f"{state}: {reason}")
+        logs.error(f"{state}: {reason}")
 
     def _end(self, engine: Engine, incident: Incident, was_told: bool) -> None:
         with database.transaction(engine) as connection:
@@ -165,14 +165,14 @@ class Watchdog:
         if was_told:
             self.news.append(replace(incident, is_over=True))
         self.is_untold = True
-        _say("the supervisor is at work again")
+        logs.info("the supervisor is at work again")
 
     def _miss_database(self, reason: str) -> bool:
         is_well = time.monotonic() - self.answered_at <= self.late_seconds
         if not is_well and not self.away:
             self.away = Incident(0, DATABASE, AlarmKind.AWAY, f"no stream may write: {reason}")
             self.news.append(self.away)
-            _say(reason)
+            logs.error(reason)
         return is_well
 
     def _tell(self) -> None:
@@ -195,7 +195,7 @@ def _notify(*options: str, news: list[Incident] | None = None) -> bool:
     try:
         completed = subprocess.run(command, input=document, text=True, timeout=TELL_TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        _say(f"nobody could be told: {error}")
+        logs.error(f"messages could not be sent: {error}")
         return False
     return completed.returncode in (0, NO_CONNECTION)
 
@@ -221,7 +221,7 @@ class DriverWatch:
         ended = [driver for driver, handle in self.alive.items() if supervision.has_ended_here(handle)]
         self.alive = {driver: handle for driver, handle in handles.items() if not supervision.has_ended_here(handle)}
         if ended and not presence.shutdown:
-            _say(f"{', '.join(ended)} ended, so the supervisor works now")
+            logs.info(f"{', '.join(ended)} ended, so the supervisor works now")
             self.child = subprocess.Popen(SUPERVISE, stdout=subprocess.DEVNULL)
 
 
@@ -234,16 +234,12 @@ class Housekeeper:
 
     def look(self) -> None:
         """Check once, without waiting for the child."""
-        for log in housekeeping.rotate():
-            _say(f"{log} was long, and is put aside")
+        for file in housekeeping.rotate():
+            logs.info(f"{file} was long, and is set aside")
         is_done = self.child is None or self.child.poll() is not None
         if is_done and time.monotonic() >= self.next_at:
             self.next_at = time.monotonic() + HOUSEKEEPING_SECONDS
             self.child = subprocess.Popen(HOUSEKEEPING)
-
-
-def _say(message: str) -> None:
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}", flush=True)
 
 
 def main() -> int:
@@ -252,6 +248,7 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=EVERY_SECONDS, metavar="SECONDS")
     parser.add_argument("--late", type=float, default=LATE_SECONDS, metavar="SECONDS")
     options = parser.parse_args()
+    logs.start()
     if options.once:
         return 0 if Watchdog(options.late, 0, -math.inf, -math.inf).look() else 1
     # The silence before its start does not count: the supervisor may just have been started.
@@ -262,9 +259,9 @@ def main() -> int:
         for check in (driver_watch.look, watchdog.look, housekeeper.look):
             try:
                 check()
-            except Exception:
+            except Exception as error:
                 # The watchdog must survive every error.
-                traceback.print_exc()
+                logs.error(f"a check failed: {error}", traceback=True)
         time.sleep(options.every)
 
 

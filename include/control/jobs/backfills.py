@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, select, update
 
+from include import logs
 from include.control import audit, lease
 from include.control.jobs import held_flows, job_id, outdated_rows, queue, stale_tables
 from include.control.jobs.queue import JobStatus
@@ -170,8 +171,8 @@ def newest(engine: Engine, table: str | None = None, limit: int = 50) -> list[Ba
 
 
 def set_phase(engine: Engine, number: int, phase: str, message: str) -> None:
-    """Store the phase and a progress message, and print them. Raises Unreachable."""
-    print(f"sluice: backfill {number}: {phase}: {message}", flush=True)
+    """Store the phase and a progress message, and log them. Raises Unreachable."""
+    logs.info(f"backfill {number}: {phase}: {message}")
     with database.transaction(engine) as connection:
         now = database.now(connection)
         _update(connection, number, phase=phase, said=message, failure=None, phase_at=now)

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
+from include import logs
 from include.control import audit, lease
 from include.control.jobs import backfills, held_flows, job_id, stale_tables
 from include.control.store import database
@@ -172,8 +173,8 @@ def require_unblocked(engine: Engine, table: str, is_held: Callable[[str], bool]
 
 
 def set_phase(engine: Engine, number: int, phase: str, message: str) -> None:
-    """Store the phase and a progress message, and print them. Raises Unreachable."""
-    print(f"sluice: rewind {number}: {phase}: {message}", flush=True)
+    """Store the phase and a progress message, and log them. Raises Unreachable."""
+    logs.info(f"rewind {number}: {phase}: {message}")
     with database.transaction(engine) as connection:
         _update(connection, number, phase=phase, said=message, failure=None, phase_at=database.now(connection))
 

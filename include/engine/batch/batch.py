@@ -1,6 +1,5 @@
 """Writes one micro-batch: from its source rows to its commit."""
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -9,6 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include import logs
 from include.checkpoints import checkpoint_files, offset_ranges
 from include.control.skips import Skip
 from include.engine import struct_type
@@ -178,7 +178,7 @@ def _leave_out(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, 
         commit.add_to_companion(none, table.quarantine, metadata, True, last_commit)
     no_rows = spark.createDataFrame([], struct_type.from_ddl(table.schema))
     commit.execute(lambda: commit.append(no_rows, table), spark, metadata)
-    print(f"sluice: {table.flow}: batch {metadata.batch} was left out, as {skip.who} has approved", file=sys.stderr)
+    logs.warning(f"it was left out, as {skip.who} has approved", table.flow, metadata.batch)
 
 
 def _write_isolated(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, error: Exception) -> None:
@@ -234,7 +234,7 @@ def _write_unwritten(rows: DataFrame, batch: int, context: FlowContext) -> None:
                 context.rows_before = 0
         except commit.CONFLICTS as conflict:
             # Another writer, which takes no locks, has committed meanwhile.
-            print(f"sluice: {metadata.flow}: batch {batch} is written again: {conflict}", file=sys.stderr, flush=True)
+            logs.warning(f"it conflicted and is retried: {conflict}", metadata.flow, batch)
         may_be_replay = may_be_replay or context.fast_path.has_written_companions
         is_unanswered = context.fast_path.may_have_committed
         context.fast_path.forget()

@@ -1,6 +1,5 @@
 """Writes a batch that data makes fail without the rows that do: finds these, or says why they cannot be told apart."""
 
-import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from include import logs
 from include.checkpoints import checkpoint_files, offset_ranges
 from include.checkpoints.offset_ranges import OffsetRange
 from include.delta import stored_table
@@ -84,11 +84,7 @@ def is_suspected(error: Exception, table: Table) -> bool:
 
 
 def announce(work: Work, error: Exception) -> None:
-    print(
-        f"sluice: {work.owner}: looks for the rows of {work.name} that fail: {failure.reason(error)}",
-        file=sys.stderr,
-        flush=True,
-    )
+    logs.warning(f"looks for the rows of {work.name} that fail: {failure.reason(error)}", work.owner)
 
 
 def has_made_rows(table: Table, flow_checkpoint: Checkpoint) -> bool:

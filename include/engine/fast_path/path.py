@@ -5,7 +5,6 @@ other batches, and commits by the same transaction. Both leave the same rows and
 of it is written.
 """
 
-import sys
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from include import logs
 from include.engine.batch import prepare, tuning, watermark
 from include.engine.batch.watermark import EventTimes
 from include.engine.fast_path import aggregate, internals, source
@@ -64,9 +64,7 @@ def of(spark: SparkSession, table: Table) -> "FastPath | None":
     if not suits(table):
         return None
     if difference := internals.unexpected(spark):
-        print(
-            f"sluice: {table.flow}: small batches are written the long way: {difference}", file=sys.stderr, flush=True
-        )
+        logs.warning(f"Spark's writer takes small batches, too: {difference}", table.flow)
         return None
     return FastPath(spark, table)
 
@@ -78,7 +76,7 @@ class FastPath:
         self._table = table
         self._source = source.Source(table)
         self._bytes_per_row: float = BYTES_PER_ROW
-        self._printed_reasons: set[str] = set()
+        self._logged_reasons: set[str] = set()
         write = table.write
         self._appender = Appender(spark, table, write) if isinstance(write, Append) else None
         merges = table.merges_changes
@@ -195,11 +193,11 @@ class FastPath:
         return any(companion.has_written for companion in companions)
 
     def say(self, reason: NotSupported) -> None:
-        """Prints each reason once, except that of a large batch."""
+        """Logs each reason once, except that of a large batch."""
         text = str(reason)
-        if text not in self._printed_reasons and not isinstance(reason, TooLarge):
-            print(f"sluice: {self._table.flow}: batches are written the long way: {text}", file=sys.stderr, flush=True)
-            self._printed_reasons.add(text)
+        if text not in self._logged_reasons and not isinstance(reason, TooLarge):
+            logs.warning(f"batches use Spark's writer: {text}", self._table.flow)
+            self._logged_reasons.add(text)
 
     @property
     def may_have_committed(self) -> bool:

@@ -4,7 +4,6 @@ The log of Spark's file source lists the batch's files. Its rows are not used, b
 that was deleted meanwhile.
 """
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from include import logs
 from include.checkpoints import landing_folder
 from include.checkpoints.landing_folder import FolderFile, PlannedFile
 from include.engine import failure
@@ -187,7 +187,7 @@ def _commit(rows: DataFrame, size: int, table: Table, metadata: CommitMetadata, 
         except NotSupported as reason:
             fast_path.say(reason)
         except commit.CONFLICTS as conflict:
-            print(f"sluice: {metadata.flow}: batch {metadata.batch} is written again: {conflict}", file=sys.stderr)
+            logs.warning(f"it conflicted and is retried: {conflict}", metadata.flow, metadata.batch)
         except SPARK_ERRORS:
             raise
         except DATA_ERRORS as error:

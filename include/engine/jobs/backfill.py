@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
-from include import catalog
+from include import catalog, logs
 from include.catalog import Catalog
 from include.control.jobs import backfills, windows
 from include.control.jobs.backfills import Backfill, Follower
@@ -161,7 +161,7 @@ def _finish(worker: Worker, table: Table, job: Backfill) -> None:
     if any(path.is_dir() for path in shadow_table.places(table)):
         shadow_table.drop(worker.spark, table)
     backfills.finish(worker.engine, job, commit.version, rows, followers, metadata.get("definitions", {}))
-    print(f"sluice: {table.name} {job.range}: {rows[0]:,} rows before, {rows[1]:,} after", flush=True)
+    logs.info(f"{job.range}: {rows[0]:,} rows before, {rows[1]:,} after", table.name)
 
 
 def _record_failure(worker: Worker, table: Table, job: Backfill, error: SluiceError) -> None:

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include import logs
 from include.checkpoints import checkpoint_files
 from include.checkpoints.offset_ranges import delta_position
 from include.control.jobs.backfills import Backfill
@@ -249,11 +250,8 @@ def _count_rows(checked_rows: DataFrame, table: Table, rules: tuple[Rule, ...]) 
             f"transform, or let the rule say otherwise='quarantine'",
             "EXPECTATION_FAILED",
         )
-    print(
-        f"sluice: {table.name}: {counts.read:,} rows in the range, {counts.kept:,} kept, {counts.quarantined:,} "
-        f"quarantined, {counts.dropped:,} dropped",
-        flush=True,
-    )
+    words = f"{counts.kept:,} kept, {counts.quarantined:,} quarantined, {counts.dropped:,} dropped"
+    logs.info(f"{counts.read:,} rows in the range, {words}", table.name)
     return counts
 
 

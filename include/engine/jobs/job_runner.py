@@ -4,7 +4,6 @@ Each job has its own thread, Spark session and leases. Flows therefore wait for 
 of another process, and they go on when it fails.
 """
 
-import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
-from include import catalog
+from include import catalog, logs
 from include.catalog import Catalog
 from include.control.jobs import backfills, queue, windows
 from include.control.jobs.job_id import JobId, JobKind
@@ -135,25 +134,25 @@ class JobRunner:
         try:
             if queue.claim(self._engine, requested):
                 table = job.table()
-                print(f"sluice: driver '{self._name}' begins {requested} of {table}", flush=True)
+                logs.info(f"driver '{self._name}' begins {requested} of {table}")
                 with self._worker_for(f"{requested.kind} {table}", tables) as worker:
                     job.work(worker)
             record_result = partial(queue.withdraw, self._engine, requested)
         except Unreachable as error:
             # The job stays requested.
-            self._print_failure(requested, error)
+            self._log_failure(requested, error)
             return
         except Exception as error:
             job_error = failure.of_exception(str(requested), error)
-            self._print_failure(requested, job_error)
+            self._log_failure(requested, job_error)
             record_result = partial(job.fail, self._end_reason or str(job_error))
             if self._end_reason == DRIVER_ENDS:
                 record_result = partial(queue.hand_back, self._engine, requested)
         self._record(record_result)
 
-    def _print_failure(self, job: JobId, error: SluiceError) -> None:
+    def _log_failure(self, job: JobId, error: SluiceError) -> None:
         reason = self._end_reason or error
-        print(f"sluice: {job} came to no end in this driver: {reason}", file=sys.stderr, flush=True)
+        logs.error(f"{job} did not finish in this driver: {reason}")
 
     @contextmanager
     def _worker_for(self, name: str, tables: Catalog) -> Iterator[Worker]:

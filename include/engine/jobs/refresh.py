@@ -11,6 +11,7 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include import logs
 from include.catalog import Catalog
 from include.control.jobs import stale_tables, windows
 from include.control.store import database
@@ -87,16 +88,16 @@ def run(name: str, views: list[Table], tables: Catalog) -> None:
     missing_sources |= refreshes.missing_sources([view for view in views if not awaited[view.name]])
     for view in views:
         if view.name in tables.warnings:
-            print(tables.warnings[view.name], flush=True)
+            logs.warning(tables.warnings[view.name])
         if view.name in missing_sources:
-            print(refreshes.not_refreshed_words(view, missing_sources[view.name]), flush=True)
+            logs.warning(refreshes.not_refreshed_words(view, missing_sources[view.name]))
         if awaited[view.name]:
-            print(refreshes.not_loaded_words(view, awaited[view.name]), flush=True)
+            logs.warning(refreshes.not_loaded_words(view, awaited[view.name]))
     ready = [view for view in views if not awaited[view.name] and view.name not in missing_sources]
     refresh_run = RefreshRun.begin(name, ready)
     for view in refresh_run.views:
         if view not in refresh_run.left:
-            print(f"{view.name}: nothing done, run '{name}' has refreshed it", flush=True)
+            logs.info(f"nothing done, run '{name}' has refreshed it", view.name)
     if not refresh_run.left:
         return
     with window.open_worker(engine, tables, f"refresh {name}", list(refresh_run.reads)) as worker:
@@ -147,19 +148,17 @@ def _refresh(open_window: Window, run: RefreshRun) -> None:
             change.write(view, rows, counts.kept)
     finally:
         checked_rows.unpersist()
-    _print_result(view, change, counts, empty_tables)
+    _log_result(view, change, counts, empty_tables)
 
 
-def _print_result(view: Table, change: Change, counts: RowCounts, empty_tables: list[str]) -> None:
+def _log_result(view: Table, change: Change, counts: RowCounts, empty_tables: list[str]) -> None:
     done = "replaced" if change.base is None else "added"
-    print(f"{view.name}: {done}: {counts.kept:,} rows, {counts.dropped:,} dropped", flush=True)
+    logs.info(f"{done}: {counts.kept:,} rows, {counts.dropped:,} dropped", view.name)
     if change.method.recomputed:
-        print(f"{view.name}: all rows were recomputed: {change.method.recomputed}", flush=True)
+        logs.info(f"all rows were recomputed: {change.method.recomputed}", view.name)
     if empty_tables:
-        print(
-            f"{view.name}: {' and '.join(empty_tables)} held no rows yet; {refreshes.next_refresh_words(view)}",
-            flush=True,
-        )
+        words = f"{' and '.join(empty_tables)} held no rows yet; {refreshes.next_refresh_words(view)}"
+        logs.warning(words, view.name)
 
 
 def _metadata(

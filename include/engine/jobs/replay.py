@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include import logs
 from include.catalog import Catalog
 from include.control.jobs import windows
 from include.control.store import database
@@ -113,9 +114,8 @@ def replay(open_window: Window, rules: list[str]) -> None:
             marked = metadata if before is None else {**metadata, RETRIED: {"rows_before": before}}
             _mark(spark, checked_rows, table, last_number + 1, marked)
             count = _put_back(spark, table, last_number + 1, metadata)
-            print(
-                f"{table.name}: {count:,} rows put back, {outcome.good - count:,} of the good ones were there already"
-            )
+            known = outcome.good - count
+            logs.info(f"{count:,} rows moved, {known:,} of the good ones were there already", table.name)
     finally:
         checked_rows.unpersist()
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from sqlalchemy import Engine
 
+from include import logs
 from include.catalog import Catalog
 from include.control import lease, resets
 from include.control.jobs import rewinds, stale_tables, windows
@@ -73,7 +74,7 @@ def resume(number: int, tables: Catalog, approved_by: str | None = None) -> None
             raise UsageError(f"rewind {number} was given up ({rewind.message}): plan another one")
         if rewind.failure:
             raise LedgerMismatch(rewind.failure)
-        print(f"sluice: rewind {number}: nothing done, it is done: {rewind.message}", flush=True)
+        logs.info(f"rewind {number}: nothing done, it is done: {rewind.message}")
         return
     if approved_by and not rewind.is_begun:
         rewinds.approve(engine, rewind, f"{approved_by}, by hand")
@@ -171,7 +172,7 @@ def _restore(open_window: Window, rewind: Rewind) -> None:
         rewind_metadata = {"number": rewind.number, "key": rewind.key, "to": version}
         with commit.user_metadata(open_window.spark, {**metadata, REWIND: rewind_metadata}, {}):
             open_window.spark.sql(f"RESTORE TABLE {sql_text.delta(_path(name))} TO VERSION AS OF {version}")
-        print(f"sluice: {name} is put back to version {version}", flush=True)
+        logs.info(f"restored to version {version}", name)
 
 
 def _begin_generations(worker: Worker, rewind: Rewind, tables: list[Table]) -> None:
@@ -219,7 +220,7 @@ def _refresh(worker: Worker, rewind: Rewind) -> None:
 def _difference(tables: list[Table]) -> LedgerMismatch | None:
     try:
         for table in tables:
-            print("\n".join(verify.lines(verify.verify(table))), flush=True)
+            logs.info("\n".join(verify.lines(verify.verify(table))))
     except LedgerMismatch as difference:
         return difference
     return None

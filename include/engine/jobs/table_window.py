@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
+from include import logs
 from include.catalog import Catalog
 from include.control import lease
 from include.control.jobs import rewinds, windows
@@ -153,5 +154,5 @@ class Window:
     def begin(self, kind: str, name: str) -> dict[str, object]:
         """Records in the calendar that a step begins; returns the `userMetadata` of the step's commits."""
         database.retry_while_unreachable(lambda: windows.begin_step(self.engine, self.number, f"{kind} {name}"))
-        print(f"sluice: window {self.number}: {kind} {name}", flush=True)
+        logs.info(f"window {self.number}: {kind} {name}")
         return {"window": self.number, "step": kind}

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from typing import Never
@@ -11,7 +10,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from include import catalog
+from include import catalog, logs
 from include.control import lease, orders
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder, Process
@@ -42,6 +41,7 @@ def run(
     names = [table.flow for table in flows]
     jvm = jvm_pid()
     name = driver or BY_HAND
+    logs.start(name)
     renewer = LeaseRenewer(engine, Holder.here(name, jvm), settings().lease_seconds, lambda reason: halt(jvm, reason))
     renewer.take([lease.driver_lease(driver)] if driver else names)
     renewer.start()
@@ -82,7 +82,7 @@ def jvm_pid() -> int:
 
 def halt(jvm: int, reason: str) -> Never:
     """Kills the JVM, then this process. If only Python ended, the JVM would go on committing."""
-    print(f"sluice: this driver ends at once, because it may no longer write: {reason}", file=sys.stderr, flush=True)
+    logs.error(f"this driver ends at once, because it may no longer write: {reason}")
     # `Runtime.halt` gives spark-submit the exit code. If the JVM does not respond, SIGKILL ends it.
     halt_thread = threading.Thread(
         target=lambda: jvm_of(SparkContext).java.lang.Runtime.getRuntime().halt(LeaseLost.exit_code), daemon=True

@@ -1,7 +1,6 @@
 """One flow in one process: its query, the order it runs under, and its heartbeat."""
 
 import math
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include import catalog
+from include import catalog, logs
 from include.checkpoints import checkpoint_files
 from include.control import first_loads
 from include.control.lease_renewer import LeaseRenewer
@@ -90,7 +89,7 @@ class Flow:
     _last_progress: Any = None
     _last_progress_at: float = field(default_factory=time.monotonic)
     _stop_thread: threading.Thread | None = None
-    _is_hang_printed: bool = False
+    _is_hang_logged: bool = False
 
     @property
     def is_alive(self) -> bool:
@@ -156,15 +155,14 @@ class Flow:
         try:
             self.query.stop()
         except (Py4JError, PySparkException, OSError) as error:
-            if not self._is_hang_printed:
+            if not self._is_hang_logged:
                 # Spark's error shows the stack of the query's thread.
-                print(
-                    f"sluice: {self.table.flow}: its query was asked to stop and hangs, so it keeps its lease and "
-                    f"nobody else may write: restart its driver where that lasts\n{error}",
-                    file=sys.stderr,
-                    flush=True,
+                logs.error(
+                    f"its query was asked to stop and hangs, so it keeps its lease and nobody else may write: restart "
+                    f"its driver where that lasts\n{error}",
+                    self.table.flow,
                 )
-            self._is_hang_printed = True
+            self._is_hang_logged = True
 
     def _completed_tasks(self) -> tuple[Any, ...]:
         """Returns the number of completed tasks in each stage of its newest jobs."""
@@ -300,11 +298,11 @@ def _compact(spark: SparkSession, table: Table, batch_id: int, newest: int | Non
         engine = database.connect(settings().control_url)
         compaction = table_state.survey(engine, table, catalog.load())[0].compaction
         if compaction.is_worth_it:
-            print(f"sluice: {table.name}: {compaction.why}", flush=True)
+            logs.info(compaction.why, table.name)
             maintain.compact(spark, table.name, compaction, {"inline": table.name, "batch": batch_id})
     except Exception as error:
         # The batch is committed already, and any error here would end its flow.
-        print(f"sluice: {table.name} was not compacted after batch {batch_id}: {error}", file=sys.stderr, flush=True)
+        logs.warning(f"its table was not compacted afterwards: {error}", table.name, batch_id)
 
 
 def _check_topics(context: FlowContext, batch_id: int, topics: broker.Topics) -> None:

@@ -1,6 +1,5 @@
 """Starts, watches and ends the flows of one driver, each independently."""
 
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
-from include import catalog
+from include import catalog, logs
 from include.control import lease, orders
 from include.control.lease_renewer import LeaseRenewer
 from include.control.observed_flow import Failure
@@ -70,14 +69,14 @@ class Host:
             if error:
                 raise error
             if result:
-                print(result, flush=True)
+                logs.info(result)
 
     def _result(self, name: str) -> str | None:
         """What a flow that has read its source to the end has done, in words."""
         ended_flow = self._flows.get(name)
         if ended_flow is None or ended_flow.is_stopped_at_gate:
             return None
-        return f"sluice: {name} has read its source to the end, batches: {ended_flow.batches_done:,}"
+        return f"{name} has read its source to the end, batches: {ended_flow.batches_done:,}"
 
     def run(self, tables: list[Table], is_supervised: bool, side_jobs: SideJobs | None = None) -> None:
         """Runs all flows side by side until none is wanted, or until the driver must make room for its successor.
@@ -86,7 +85,7 @@ class Host:
         """
         names = [table.flow for table in tables]
         self._orders = orders.read(self._engine, self._driver, names)
-        print(f"sluice: driver '{self._driver}' hosts {', '.join(names)}", flush=True)
+        logs.info(f"driver '{self._driver}' hosts {', '.join(names)}")
         polls = 0
         while True:
             is_ending = (
@@ -157,7 +156,7 @@ class Host:
         """Starts a flow whose query has ended, under the same lease; returns the error that prevents that, if any."""
         ended_flow = self._flows.pop(name)
         if not ended_flow.needs_new_plan:
-            print(f"sluice: {name} starts again, as its source has other columns now", file=sys.stderr, flush=True)
+            logs.info("it restarts, as its source has other columns now", name)
         self._progress.end(ended_flow)
         ended_flow.close()
         error = self._start(name, ended_flow.order, ended_flow.once, ended_flow.table, ended_flow.isolates)
@@ -215,7 +214,7 @@ class Host:
         if not self._flows:
             self._progress.finish()
         if ended_flow.query.exception() is not None and not ended_flow.is_stopped_at_gate:
-            print(ended_flow.query.exception(), file=sys.stderr, flush=True)
+            logs.error(ended_flow.query.exception(), name)
             return self._give_up(name, failure.of_query(name, ended_flow.query, ended_flow.error), ended_flow.order)
         if ended_flow.order.state == "draining" and not ended_flow.is_stopped_at_gate:
             self._pending_writes.append(lambda: orders.end_drain(self._engine, name))
@@ -223,7 +222,7 @@ class Host:
         return None
 
     def _give_up(self, name: str, error: SluiceError, order: Order) -> SluiceError:
-        print(f"sluice: {error}", file=sys.stderr, flush=True)
+        logs.error(error, name)
         cause = Failure(str(error), getattr(error, "error", type(error).__name__), error.needs_person)
         self._pending_writes.append(lambda: orders.fail(self._engine, [name], cause, order.turn))
         self._release(name)

@@ -5,7 +5,6 @@ If Spark's triggers cannot be controlled, each query keeps the interval that its
 
 import math
 import os
-import sys
 import threading
 import time
 
@@ -13,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from include import logs
 from include.engine.stream import pace, trigger_clock
 from include.engine.stream.trigger_times import FlowTrigger
 from include.spec import Delta, Table
@@ -58,7 +58,7 @@ class Pacer:
             missing = trigger_clock.unexpected(self._spark)
             self._can_set_clocks = missing is None
             if missing:
-                self._print_problem(missing)
+                self._log_problem(missing)
         return self._can_set_clocks
 
     def remove(self, flow: str) -> None:
@@ -133,7 +133,7 @@ class Pacer:
                     self._fire(trigger)
                 except Exception as error:
                     # Any kind of error: without this thread no flow would begin another batch.
-                    self._print_problem(error)
+                    self._log_problem(error)
                     threading.Event().wait(PROBLEM_SECONDS)
 
     def _wait(self) -> bool:
@@ -162,11 +162,11 @@ class Pacer:
         assert trigger.query
         trigger.clock = trigger_clock.take(self._spark, trigger.query, _first_seconds(trigger.table))
 
-    def _print_problem(self, problem: object) -> None:
-        """Prints a problem once, not for every flow and trigger."""
+    def _log_problem(self, problem: object) -> None:
+        """Logs a problem once, not for every flow and trigger."""
         if str(problem) != self._problem:
             self._problem = str(problem)
-            print(f"sluice: flows do not begin when their sources commit: {problem}", file=sys.stderr, flush=True)
+            logs.warning(f"flows do not begin when their sources commit: {problem}")
 
 
 def _first_seconds(table: Table) -> float:

@@ -1,6 +1,5 @@
 """Prepares the start of a flow: its declaration, its stored table and its checkpoint."""
 
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -9,7 +8,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
-from include import catalog
+from include import catalog, logs
 from include.control import resets, skips, vacuum_holds
 from include.control.definitions import INVALID_DEFINITION
 from include.control.jobs import rewinds
@@ -54,7 +53,7 @@ def keep_definition(table: Table) -> None:
     """Keeps this definition as the last good one, from which the flow restarts if its file is broken by then."""
     declared = catalog.load()
     if warning := declared.warnings.get(table.name):
-        print(f"sluice: {table.flow}: {warning}", file=sys.stderr, flush=True)
+        logs.warning(warning, table.flow)
     with suppress(OSError):
         catalog.store_definitions(declared, [table.name])
 

@@ -6,11 +6,11 @@ even after the query has ended.
 """
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from include import logs
 from include.engine.stream.flow import Flow
 from include.monitoring.progress_journal import Journal
 
@@ -90,5 +90,5 @@ class Progress:
         except Exception as error:
             # Any kind of error: a flow must not fail because its progress cannot be journaled.
             if not self._is_failing:
-                print(f"sluice: query progress is not written down for now: {error}", file=sys.stderr, flush=True)
+                logs.warning(f"query progress cannot be stored for now: {error}")
             self._is_failing = True

@@ -1,7 +1,6 @@
 """Commits a batch to a Delta table: idempotently, and with metadata."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from include import logs
 from include.delta import stored_table
 from include.engine import sql_text
 from include.settings import settings
@@ -100,7 +100,7 @@ def execute(write: Callable[[], object], spark: SparkSession, metadata: CommitMe
             except CONFLICTS as conflict:
                 if not tries_left:
                     raise
-                print(f"sluice: {metadata.flow}: batch {metadata.batch} is written again: {conflict}", file=sys.stderr)
+                logs.warning(f"it conflicted and is retried: {conflict}", metadata.flow, metadata.batch)
 
 
 def is_written(metadata: CommitMetadata) -> bool:

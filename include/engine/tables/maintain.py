@@ -6,6 +6,7 @@ from urllib.parse import unquote
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
+from include import logs
 from include.engine import sql_text
 from include.engine.fast_path import compaction
 from include.engine.fast_path.features import NotSupported
@@ -35,7 +36,7 @@ def compact(spark: SparkSession, name: str, step: Step, metadata: dict[str, obje
             compaction.compact_files(spark, name, sizes[SMALLER_THAN], sizes[TARGET], metadata)
             return
         except NotSupported as reason:
-            print(f"sluice: {name}: OPTIMIZE compacts it: {reason}", flush=True)
+            logs.info(f"OPTIMIZE compacts it: {reason}", name)
     with commit.user_metadata(spark, metadata, sizes):
         optimize = DeltaTable.forPath(spark, str(settings().table_path(name))).optimize()
         if step.partitions:

@@ -62,7 +62,9 @@ FIRST_ROWS = [
 ]
 
 
-def test_rows_that_a_mended_rule_lets_in_go_back_once_and_the_others_are_counted(table, batches, replay, capsys):
+def test_rows_that_a_mended_rule_lets_in_go_back_once_and_the_others_are_counted(
+    table, batches, replay, capsys, caplog
+):
     batches.write(table, FIRST_ROWS)
     # Device c sends its reading again, with a plausible value.
     batches.write(table, [("c", at(4), 90, 5)])
@@ -72,7 +74,7 @@ def test_rows_that_a_mended_rule_lets_in_go_back_once_and_the_others_are_counted
     output_lines = capsys.readouterr().out.splitlines()
     assert f"{table.quarantine}: 2 rows are good by today's rules, 2 are still bad, 0 not looked at" in output_lines
     assert {"  1 break 'plausible'", "  1 break 'identified'"} <= set(output_lines)
-    assert f"{table.name}: 1 rows put back, 1 of the good ones were there already" in output_lines
+    assert f"{table.name}: 1 rows moved, 1 of the good ones were there already" in caplog.text
     replay(with_new_rule(table))
     batches.write(with_new_rule(table), [("d", at(5), 60, 6), ("a", at(1), 60, 7)])
     assert (stored_places(table.name), stored_places(table.quarantine)) == ([0, 1, 5, 6], [2, 3])

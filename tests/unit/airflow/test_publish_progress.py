@@ -22,21 +22,21 @@ def begun(home: Path, own_settings, silent_port: int) -> None:
     checkpoint(BRONZE, {"tracker-events": {"0": 1}})
 
 
-def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: Path, capsys):
+def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: Path, caplog):
     reconcile.publish_all()
-    output = capsys.readouterr().out
+    output = caplog.text
     assert f"sluice.{BRONZE} is not mirrored: the broker at {settings().kafka} took no offsets" in output
     assert f"{SILVER}: lineage of batch 1/4" in output
     [event] = (home / "lineage" / "events.ndjson").read_text().splitlines()
     assert json.loads(event)["job"]["name"] == SILVER
 
 
-def test_whatever_fails_there_is_in_the_log_alone(home: Path, monkeypatch, capsys):
+def test_whatever_fails_there_is_in_the_log_alone(home: Path, monkeypatch, caplog):
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
     settings.cache_clear()
     reconcile.publish_all()
-    assert "OPENLINEAGE_URL is http://127.0.0.1:1, which takes no event" in capsys.readouterr().out
+    assert "OPENLINEAGE_URL is http://127.0.0.1:1, which takes no event" in caplog.text
     (home / "lineage").rmdir()
     (home / "lineage").write_text("somebody's file")
     reconcile.publish_all()
-    assert "FileExistsError" in capsys.readouterr().err
+    assert "FileExistsError" in caplog.text

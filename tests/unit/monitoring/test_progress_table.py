@@ -240,7 +240,7 @@ def test_every_line_comes_once_where_the_gathering_was_killed(home: Path, moment
     assert progress_journal.segments() == []
 
 
-def test_a_segment_of_a_driver_that_was_killed_is_gathered_without_its_torn_line(home: Path, capsys):
+def test_a_segment_of_a_driver_that_was_killed_is_gathered_without_its_torn_line(home: Path, caplog):
     code = "from include.monitoring.progress_journal import Journal; journal = Journal(); "
     code += f"journal.write([{line(report(1))!r}]); "
     code += """journal._segment.write(b'{"driver": "ma'); print(flush=True); input()"""
@@ -254,7 +254,7 @@ def test_a_segment_of_a_driver_that_was_killed_is_gathered_without_its_torn_line
     driver.communicate()
     assert gather_once() == 1
     assert batches() == [1]
-    assert "line 2 is no query progress, left out" in capsys.readouterr().err
+    assert "line 2 is no query progress, left out" in caplog.text
 
 
 def test_what_is_written_after_somebody_deleted_a_journal_is_kept():
