@@ -29,8 +29,8 @@ from mutmut.utils.format_utils import mangled_name_from_mutant_name
 # As mutmut numbers them.
 SURVIVED, NOTICED, NO_TESTS, TIMEOUT, ENDED_THE_PROCESS = 0, 1, 33, 36, -9
 FOLDER = Path(__file__).resolve().parent.parent.parent / "mutants"
-# By test, its seconds and the functions that it reaches.
-MEASURED = FOLDER / "tests.json"
+# By test, its seconds and the functions that it reaches; and the functions that were there then.
+MEASURED, FUNCTIONS = FOLDER / "tests.json", FOLDER / "functions.json"
 WITHOUT_SPARK = [f"tests/unit/engine/test_{name}.py" for name in ("event_times", "known_keys", "small_batches")]
 WITH_SPARK = [
     *(f"tests/unit/engine/test_{name}.py" for name in ("batch", "merge_changes", "quality", "replaced_files")),
@@ -130,6 +130,14 @@ def modules() -> list[SourceFileMutationData]:
     return found
 
 
+def forget_measurements() -> None:
+    """Forgets what tests reach if there are new functions, which may be reached by any of them."""
+    functions = {mangled_name_from_mutant_name(name) for module in modules() for name in module.exit_code_by_key}
+    if not FUNCTIONS.exists() or functions.difference(json.loads(FUNCTIONS.read_text())):
+        MEASURED.unlink(missing_ok=True)
+    FUNCTIONS.write_text(json.dumps(sorted(functions)))
+
+
 def run(mutants: list[str], tests: list[str], most_seconds: float) -> None:
     """Tries these mutants, in as many processes as that takes."""
     verdicts = {name: verdict for module in modules() for name, verdict in module.exit_code_by_key.items()}
@@ -164,6 +172,7 @@ def main() -> None:
     generator.copy_src_dir()
     generator.copy_also_copy_files()
     generator.create_mutants(1)
+    forget_measurements()
     print(f"\nseed {options.seed}", flush=True)
     chosen = dict[str, list[str]]()
     for module in modules():

@@ -1,12 +1,20 @@
-"""A checkpoint is continued only if no later one has written to the table: decided from files, without Spark."""
+"""How a generation begins, and when a checkpoint is continued: decided from files, without Spark."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from include.checkpoints import checkpoint_files, landing_folder
 from include.checkpoints.checkpoint_files import OWNER
-from include.engine.checkpoints import checkpoint
+from include.checkpoints.landing_folder import PlannedFile
+from include.engine.checkpoints import checkpoint, generation
 from include.errors import FlowBroken
+from include.flows.batches import Generation
+from include.flows.resume_position import StartPosition
+from include.lake.paths import LakePath
+from include.settings import settings
 from include.spec import Delta, Table
 from tests.support import lake
 
@@ -51,3 +59,37 @@ def test_a_table_ahead_of_its_checkpoint_or_behind_it_is_refused(opened):
     with pytest.raises(FlowBroken, match="the table holds batch 4") as lost:
         opened()
     assert lost.value.error == "CHECKPOINT_LOST"
+
+
+def begun(number: int, **beginning: Any) -> LakePath:
+    """Begins a generation. Of the session only its settings count."""
+    session: Any = SimpleNamespace(conf={generation.SHUFFLE_PARTITIONS: 7})
+    home = settings().checkpoints(TABLE.flow)
+    generation.begin(home, number, {"definitions": ["an older one"], **IDENTITY}, StartPosition(**beginning), session)
+    return home / str(number)
+
+
+def test_a_generation_that_follows_a_commit_begins_with_a_committed_batch_0_in_the_format_of_spark(home):
+    offset = lake.delta_offset(5)
+    directory = begun(2, offset=offset, after=(1, 9))
+    owner = {**IDENTITY, "definitions": ["an older one"], "generation": 2, "after": [1, 9], "first": 1}
+    assert checkpoint_files.owner(directory) == owner
+    batch = checkpoint_files.planned_batch(directory, 0)
+    # Spark fails without this setting when batch 1 is planned and not committed.
+    assert (batch.end, batch.conf) == (offset, {"spark.sql.shuffle.partitions": "7"})
+    settings_line = '{"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {"spark.sql.shuffle.partitions": "7"}}'
+    assert (directory / "offsets" / "0").read_text() == f"v1\n{settings_line}\n{json.dumps(offset)}"
+    assert (directory / "commits" / "0").read_text() == 'v1\n{"nextBatchWatermarkMs":0}'
+    ids = [json.loads((path / "metadata").read_text())["id"] for path in (directory, begun(3, offset=offset))]
+    assert len({*ids, None, ""}) == 4
+    assert Generation.at(directory) == Generation(directory, frozenset({0}), frozenset({0}), 1)
+    assert not (directory / "sources").exists()
+
+
+def test_a_generation_from_the_beginning_of_its_source_has_no_batch_and_one_of_files_knows_those_that_are_read(home):
+    directory = begun(1)
+    assert checkpoint_files.owner(directory)["after"] is None
+    assert Generation.at(directory) == Generation(directory, frozenset(), frozenset(), 0)
+    read = PlannedFile("file:///in/a.csv", 5_000, 0)
+    directory = begun(2, offset={"logOffset": 0}, after=(1, 0), files=(read,))
+    assert landing_folder.planned_files(directory, {"logOffset": 0}) == [read]
