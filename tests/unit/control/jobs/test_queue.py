@@ -70,6 +70,35 @@ def test_a_driver_is_told_of_the_oldest_first_and_of_those_of_others_never(engin
     assert requested_backfill(engine) == second
 
 
+def test_the_job_that_was_asked_for_first_comes_first_whatever_its_number(engine, live):
+    first, second = request_backfill(engine), request_backfill(engine, Slice())
+
+    def set_asked_at(asked_at: float, number: int) -> None:
+        with database.transaction(engine) as connection:
+            connection.execute(update(requests).where(requests.c.root == number).values(asked_at=asked_at))
+
+    set_asked_at(2.0, first)
+    set_asked_at(1.0, second)
+    assert orders.read(engine, DRIVER, []).job == job_id.backfill(second)
+    set_asked_at(2.0, second)
+    assert orders.read(engine, DRIVER, []).job == job_id.backfill(first)
+
+
+def test_a_request_of_an_older_build_that_counts_no_tries_is_unbegun(engine, live, number):
+    for _ in range(2):
+        request_window(engine, number)
+        with database.transaction(engine) as connection:
+            connection.execute(update(window_requests).values(tries=None))
+            waiting = queue.waiting(connection, job_id.window(number))
+        assert waiting == JobStatus(f"driver '{DRIVER}' is asked to do it", is_in_hand=True)
+        assert queue.withdraw_unbegun(engine, job_id.window(number))
+    request_window(engine, number)
+    with database.transaction(engine) as connection:
+        connection.execute(update(window_requests).values(tries=None))
+    assert queue.claim(engine, job_id.window(number))
+    assert not queue.withdraw_unbegun(engine, job_id.window(number))
+
+
 def test_the_same_asked_twice_is_one_until_it_is_begun(engine, live):
     number = request_backfill(engine)
     assert request_backfill(engine) == number
@@ -278,11 +307,3 @@ def test_a_driver_that_does_not_begin_in_time_or_died_has_nothing_in_hand(engine
     assert status(engine, asked).is_in_hand
     lease.release(engine, [live])
     assert not status(engine, asked).is_in_hand
-
-
-def test_a_request_of_an_older_build_counts_no_tries(engine, live, number):
-    request_window(engine, number)
-    with database.transaction(engine) as connection:
-        connection.execute(update(window_requests).values(tries=None))
-    assert queue.claim(engine, job_id.window(number))
-    assert not queue.withdraw_unbegun(engine, job_id.window(number))
