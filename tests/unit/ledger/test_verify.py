@@ -227,9 +227,10 @@ def test_the_quarantine_holds_the_rows_of_each_batch(count, is_right):
     _, stored = silver(expect=(Expect("r", "id > 0"),))
     stored.batch(0, None, delta(4), numbers(28), row_counts(30, 28, quarantined=2))
     write_quarantine(stored, 0, count)
-    # Batch 1 does not count its rows. Batch 2 was tried and never committed.
+    # Batch 1 does not count its rows. Batch 2 has none. Batch 3 was tried and never committed.
     stored.batch(1, delta(4), delta(4), numbers(0))
-    write_quarantine(stored, 2, 5)
+    stored.batch(2, delta(4), delta(4), numbers(0), row_counts(0, 0))
+    write_quarantine(stored, 3, 5)
     if is_right:
         assert "5 rows in quarantine" in verify(stored.table).notes[0]
         return

@@ -414,3 +414,26 @@ def test_a_planned_rewind_that_is_given_up_says_why_and_the_newest_is_listed_fir
     )
     assert [rewind.number for rewind in rewinds.newest(house.engine)] == [second.number, first.number]
     assert [rewind.number for rewind in rewinds.newest(house.engine, 1)] == [second.number]
+
+
+def test_a_rewind_tells_whether_its_job_lives_and_its_last_failure_and_the_audit_what_was_done(house, holder):
+    rewind, other = house.plan(), house.plan()
+    rewinds.approve(house.engine, rewind, "grace")
+    assert not rewinds.get(house.engine, rewind.number).is_held
+    lease.acquire(house.engine, [rewinds.lease_name(rewind.number)], holder(), 3600)
+    assert [rewinds.get(house.engine, one.number).is_held for one in (rewind, other)] == [True, False]
+    rewinds.record_failure(house.engine, rewind, "no space left")
+    assert [rewinds.get(house.engine, one.number).failure for one in (rewind, other)] == ["no space left", None]
+    rewinds.set_phase(house.engine, rewind.number, rewinds.REFRESHING, "refreshes a view")
+    stored = rewinds.get(house.engine, rewind.number)
+    assert (stored.phase, stored.message, stored.failure) == (rewinds.REFRESHING, "refreshes a view", None)
+    rewinds.finish(house.engine, rewind, "all is back", "one row is missing")
+    rewinds.finish(house.engine, other, "all is back")
+    with database.reading(house.engine) as connection:
+        is_of_rewind = (audits.c.action == "rewind") & (audits.c.target == rewind.table)
+        results = connection.execute(select(audits.c.result).where(is_of_rewind).order_by(audits.c.number)).scalars()
+        assert list(results) == [
+            f"to {rewind.moment}: approved by grace",
+            "done: one row is missing",
+            "done: all is back",
+        ]
