@@ -213,6 +213,20 @@ def test_a_renewal_of_all_leases_postpones_the_deadline(idle, check_deadline, mo
         check_deadline(12)
 
 
+def test_a_renewal_of_one_lease_of_two_postpones_no_deadline(idle, monkeypatch):
+    idle.take(["silver.other"])
+    deadline = idle._deadline
+    # Less than half the TTL has passed, so that only the lease at the gate is renewed.
+    monkeypatch.setattr(database, "boottime", lambda: deadline - 4)
+    assert idle.enter(LockRequest(FLOW, FLOW, alone=False), lambda: True)
+    assert idle._deadline == deadline
+    idle.give_back(["silver.other"])
+    monkeypatch.setattr(database, "boottime", lambda: deadline - 3.5)
+    idle.leave(FLOW)
+    assert idle.enter(LockRequest(FLOW, FLOW, alone=False), lambda: True)
+    assert idle._deadline > deadline
+
+
 def test_renewals_come_every_third_of_the_ttl_and_ten_times_as_often_while_the_database_is_away(idle, monkeypatch):
     pauses: list[float] = []
     answers = iter([True, False, False, True])
