@@ -59,11 +59,12 @@ event.listen(engine, "begin", lambda *_: starts.append(time.monotonic()))
 for name in ("commit", "rollback"):
     event.listen(engine, name, lambda *_: transactions.append(time.monotonic() - starts[-1]))
 loaded = time.process_time()
-sick = reconcile_all()
+unhealthy = reconcile_all()
 settled = time.process_time()
 show_all()
 cpu = {"imports": loaded - began, "reconcile": settled - loaded, "mirrors": time.process_time() - settled}
-print(json.dumps({"statements": len(statements), "longest": max(transactions), "sick": len(sick), "cpu": cpu}))
+figures = {"statements": len(statements), "longest": max(transactions), "unhealthy": len(unhealthy)}
+print(json.dumps({**figures, "cpu": cpu}))
 """
 
 
@@ -75,14 +76,14 @@ class Run:
     wall_seconds: float
     statements: int
     longest_seconds: float
-    sick: int
+    unhealthy: int
     parts: dict[str, float]
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.parts.items())
         return (
             f"{self.cpu_seconds:.2f} s of CPU ({parts}), {self.wall_seconds:.1f} s, {self.statements:,} statements, "
-            f"longest transaction {1000 * self.longest_seconds:.0f} ms, {self.sick} sick flows"
+            f"longest transaction {1000 * self.longest_seconds:.0f} ms, {self.unhealthy} unhealthy flows"
         )
 
 
@@ -120,7 +121,7 @@ def supervise(flows: int, drivers: int) -> Run:
     wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     output = json.loads(process.stdout.splitlines()[-1])
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Run(cpu, wall, output["statements"], output["longest"], output["sick"], output["cpu"])
+    return Run(cpu, wall, output["statements"], output["longest"], output["unhealthy"], output["cpu"])
 
 
 def feed(address: str, all_tables: list[Table]) -> None:

@@ -1,16 +1,16 @@
-"""Makes a range of $table again, by today's code, while the streams go on.
+"""Recomputes a time range of $table with the current code, while the streams keep running.
 
     airflow dags trigger backfill.$table -c '{"from": "2026-03-01", "to": "2026-03-08"}'
     airflow backfill create --dag-id backfill.$table --from-date 2026-03-01 --to-date 2026-03-07 \\
         --max-active-runs 2 [--reprocess-behavior completed]
 
-The second makes a run for each day, `--to-date` included; days that were made before only with --reprocess-behavior.
-`plan` says what will be done. `in_driver` asks the driver of the table's flow to do it, which takes no start, one after
-the other. `backfill` is one spark-submit, and skipped unless the driver does not run, fails or dies; at once with
-{"where": "job"}, for a range that is too large for the streams' process. The tables below follow, or are marked STALE.
+The second makes a run for each day, `--to-date` included; days that have a run only with --reprocess-behavior.
+`plan` shows what will be done. `in_driver` runs it in the driver of the table's flow (no new process), one at a time.
+`backfill` is one spark-submit, and skipped unless the driver does not run, fails or dies; at once with
+{"where": "job"}, for a range that is too large for the streams' process. The tables below follow, or become STALE.
 
-`sluice jobs` shows how far each has come. A red `backfill` has replaced its range whole or not at all: its log says
-why. Cleared, it goes on where it ended. What a driver has in hand, no task ends.
+`sluice jobs` shows the progress. A red `backfill` has replaced its range whole or not at all: its log says why.
+Cleared, it resumes where it ended. No task can stop work that a driver has begun.
 """
 
 from datetime import UTC, datetime

@@ -7,19 +7,19 @@ Fill in the form (Trigger), or paste, after `source var/env.sh`:
 
 | action | what happens |
 |---|---|
-| restart | ends after the batch in hand and starts anew, with the table file as it is now; for a driver: the process |
-| stop, start | stop ends after the batch in hand and lasts until start, whatever the flow's schedule |
+| restart | ends after the current batch and restarts, with the table file as it is now; for a driver: the process |
+| stop, start | stop ends after the current batch and lasts until start, whatever the flow's schedule |
 | drain, catch up | reads what the source holds now, then stops; catch up is for a flow that is stopped |
 | accept data loss | goes on after the records that Kafka no longer holds: they stay missing, and which is recorded |
 | skip | leaves out the batch that its alarm names: what that reads stays missing, and `verify` says so |
 | reset checkpoint | begins a new generation of the checkpoint where the table's last commit ended |
-| release | lets VACUUM delete what a stopped flow has yet to read; it has to be rebuilt then |
-| keep old rows | rows that an earlier definition of its table made stay as they are; `status` says no more of them |
+| release | lets VACUUM delete what a stopped flow has yet to read; it must then be rebuilt |
+| keep old rows | rows that an earlier definition of its table made stay as they are; `status` stops naming them |
 | give up | ends the `job` that died, "rewind 3", "backfill 7": its flows go on, and what is not right is STALE |
-| acknowledge | takes its alarm on for `hours` (24): no red task and no message until then, or until it is another |
+| acknowledge | silences its alarm for `hours` (24), unless the problem changes: no red task and no message |
 
-Name a flow, or a driver for all its flows. Given twice, a command does no harm. Accept data loss, skip, reset
-checkpoint, release and give up await an approval, 24 hours. Table `audit` has it all. A red `now`: supervise is paused.
+Name a flow, or a driver for all its flows. All commands are idempotent. Accept data loss, skip, reset checkpoint,
+release and give up wait for approval, 24 hours. Table `audit` records all. A red `now`: recorded, supervise is paused.
 """
 
 from typing import Any

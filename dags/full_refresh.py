@@ -1,11 +1,11 @@
-"""Makes all of $table anew, by today's code, beside the old one.
+"""Rebuilds all rows of $table with the current code, next to the old table.
 
     airflow dags trigger full_refresh.$table -c '{"reason": "the model names were wrong"}'
     airflow dags trigger full_refresh.$table -c '{"reason": "look", "dry_run": true}'
 
-`plan` says what will be done, and what will be gone for good. `approve` waits for a person, for 24 hours (*Required
-Actions*). `refresh` is one spark-submit: the old table serves until its one commit, then the tables below are made
-again, or with `"alone": true` are STALE. A red `refresh`: its log says why. Cleared, it goes on where it ended.
+`plan` shows what will be done, and what will be lost for good. `approve` waits for a person, for 24 hours (*Required
+Actions*). `refresh` is one spark-submit: the old table serves until its one commit, then the tables below are
+recomputed, or with `"alone": true` become STALE. A red `refresh`: its log says why. Cleared, it resumes where it ended.
 
 A table has no such DAG where `reset_allowed` keeps its rows, as by default what Kafka feeds: refresh what reads it.
 """
@@ -26,7 +26,7 @@ def full_refresh(table: Table) -> None:
         table,
         SparkJob("refresh", "backfill", retries=2),
         preview=lambda run: (None, jobs.plan_full_refresh(table.name, run.form)),
-        question=f"{table.name}: make all of it anew?",
+        question=f"{table.name}: rebuild the whole table?",
         check=lambda run: jobs.full_refresh_arguments(
             table.name, run.form, run.requester, run.answer, run.id, database.connect(settings().control_url)
         ),

@@ -3,13 +3,13 @@
     airflow dags trigger maintain.$table
     airflow dags trigger maintain.$table -c '{"dry_run": true}'
 
-`plan` reads the table's log and says what is worth doing, and why; mostly nothing is, and `window` is skipped.
-`in_driver` asks the driver of the table's flow to do it, one window after the other: the flows of the table wait at
-their gate, everything else goes on. `window` is the same by a spark-submit, and skipped unless the driver does not run,
+`plan` reads the table's log and shows what is worth doing, and why; mostly nothing is, and `window` is skipped.
+`in_driver` runs it in the driver of the table's flow, one window at a time: the flows of the table wait at their gate,
+everything else continues. `window` is the same by a spark-submit, and skipped unless the driver does not run,
 dies, or the work is too large for it; at once with {"where": "job"}. `verify` looks whether the table is what was
 planned and its flows move again. With `dry_run`, `plan` only says what would be done.
 
-`sluice jobs --kind window` shows the calendar. A red `verify` says what went wrong, the next run does what is left.
+`sluice jobs --kind window` lists the windows. A red `verify` says what went wrong, the next run does what is left.
 """
 
 from include import catalog

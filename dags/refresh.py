@@ -1,9 +1,9 @@
 """Refreshes the materialized view $table.
 
 `refresh` is one spark-submit: it computes the view in full and replaces it in one commit, so a reader sees the rows of
-before or those of now. The DAG run's id is the refresh's: a task that was killed and is tried again, or cleared, does
-what is left of it, and nothing where it is done. To refresh once more, trigger another run. While a table that it
-reads is not stored yet, the task is skipped, and its log says which.
+before or those of now. The DAG run's id is the refresh's: a task that was killed and is retried, or cleared,
+completes what is left, and does nothing where all is done. To refresh once more, trigger another run. While a table
+that it reads is not stored yet, the task is skipped, and its log says which.
 
     airflow dags trigger refresh.$table
 

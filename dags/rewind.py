@@ -1,14 +1,14 @@
-"""Puts a table, and every table below it, back to a moment; their flows then make again what was undone.
+"""Rewinds a table and all downstream tables to a point in time; their flows then recompute what was undone.
 
 Fill in the form (Trigger), or paste, after `source var/env.sh`:
 
     airflow dags trigger rewind -c '{"table": "$table", "to": "2026-03-01T12:00Z", "reason": "a bug"}'
 
-`plan` says to which versions, what that undoes, and why it is refused, if so. `approve` waits for a person, for 24
-hours. `rewind` is one spark-submit: the flows stop, each table goes back by one commit, the flows go on in new
+`plan` shows to which versions, what that undoes, and why it is refused, if so. `approve` waits for a person, for 24
+hours. `rewind` is one spark-submit: the flows stop, each table is restored by one commit, the flows resume in new
 generations, the views below are refreshed, and the ledger counts. `sluice jobs` shows how far it
-has come. A red `rewind`: its log says why. Cleared, it goes on where it ended; until it is done its flows stay stopped,
-unless nothing was put back yet, when they go on as if nothing had been asked.
+has come. A red `rewind`: its log says why. Cleared, it resumes where it ended. Until it is done, its flows stay
+stopped, unless nothing was restored yet: then they resume as if nothing had been requested.
 """
 
 from include.airflow import dags, jobs

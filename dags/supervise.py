@@ -1,7 +1,7 @@
-"""Keeps the streams running: each minute, starts what is missing and names the flows that are not well.
+"""Keeps the streams running: each minute, starts what is missing and names the unhealthy flows.
 
-`reconcile` compares what is wanted with what is seen, starts what is missing and leaves at once; a driver lives on by
-itself. A flow that is not well is one red task instance with its name; its log says why and what to do. Of more than
+`reconcile` compares the desired with the observed state, starts what is missing and exits immediately; drivers keep
+running. An unhealthy flow is one red task instance with its name; its log says why and what to do. Of more than
 ten, the last one lists the rest. Healthy flows cost nothing.
 """
 
@@ -34,10 +34,10 @@ def supervise() -> None:
         return to_task_arguments(sick_flows)
 
     @task(map_index_template="{{ task.op_kwargs['flow'] }}")
-    def sick(flow: str, reason: str) -> None:
+    def unhealthy(flow: str, reason: str) -> None:
         raise AirflowFailException(f"{flow}: {reason}")
 
-    sick.expand_kwargs(reconcile())
+    unhealthy.expand_kwargs(reconcile())
 
 
 supervise()

@@ -126,7 +126,7 @@ class Catalog:
         if name in self.invalid:
             raise DeclarationError(*self.invalid[name], table=name)
         if name in self.unusable:
-            raise DeclarationError(f"{name} cannot be used, as it reads {self.unusable[name]}: mend that file")
+            raise DeclarationError(f"{name} cannot be used, as it reads {self.unusable[name]}: fix that file")
 
     def drivers(self) -> dict[str, list[Table]]:
         """The flows of each driver, in graph order, without the flows that run in maintenance windows."""

@@ -35,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="backfill.py", description=__doc__.splitlines()[0])
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument("--table", metavar="TABLE", help="the table to make a range of again")
-    group.add_argument("--replay-quarantine", metavar="TABLE", help="the table to put rows back into")
+    group.add_argument("--replay-quarantine", metavar="TABLE", help="the table to move rows into")
     parser.add_argument("--from", dest="begin", metavar="MOMENT", help="where the range begins")
     parser.add_argument("--to", dest="end", metavar="MOMENT", help="before which it ends")
     parser.add_argument("--full", action="store_true", help="all rows of the table")

@@ -6,8 +6,8 @@ spark-submit jobs/rewind.py --number N [--approved-by NAME]
 The first form plans a rewind and executes it. It restores TABLE, and every streaming table below it, to a version at or
 before MOMENT (ISO 8601; UTC without a zone): the last ones at which each table had read exactly all of the tables above
 it. Then the flows recompute the undone rows with today's code, and the views below are refreshed. Whatever cannot be
-recomputed exactly is refused, with the reason. With --dry-run it only prints the plan, as `python -m include.ledger
-rewind TABLE MOMENT` does.
+recomputed exactly is refused, with the reason. With --dry-run it only prints the plan, as
+`sluice rewind TABLE MOMENT` does.
 
 The second form executes a planned and approved rewind (DAG `rewind`), or completes one whose job died. Until then its
 flows stay stopped, and nobody else writes its tables. A rewind without approval is refused. --approved-by names the
@@ -29,7 +29,7 @@ from include.errors import UsageError, report
 def main() -> None:
     parser = argparse.ArgumentParser(prog="rewind.py", description=__doc__.splitlines()[0])
     group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--table", metavar="TABLE", help="the table to put back, with all below")
+    group.add_argument("--table", metavar="TABLE", help="the table to rewind, with all below")
     group.add_argument("--number", type=int, metavar="N", help="of a rewind that was planned")
     parser.add_argument("--to", metavar="MOMENT", help="to which moment")
     parser.add_argument("--reason", default="by hand", metavar="TEXT", help="for the record")

@@ -111,14 +111,14 @@ def describe_effect(request: Command) -> str:
     if current and not _holds_rows_of(flow):
         start = "with all that its source still holds: no batch is in the table. **What is gone there is lost.**"
     lines = [
-        f"**{flow}** ends after the batch in hand. Generation {current} of its checkpoint is kept and no longer used; "
+        f"**{flow}** ends after the current batch. Generation {current} of its checkpoint is kept and no longer used; "
         f"generation {current + 1} begins {start}"
     ]
     if request.action is Action.ACCEPT_DATA_LOSS and isinstance(source, Kafka):
         lines.append(
             f"**Records of {source} that Kafka no longer holds stay missing**, in {flow} and in every table that reads "
             f"it, for good. The lost ranges are recorded in the control database. Where a topic was deleted and "
-            f"created anew, reading begins at its start."
+            f"recreated, reading begins at its start."
         )
     lines.append(f"Asked for by {request.who}: {request.reason}")
     return "\n\n".join(lines)
@@ -143,7 +143,7 @@ def _release(flow: str, source: object, request: Command) -> str:
     name = source.table if isinstance(source, Delta) else "its source"
     return (
         f"VACUUM of **{name}** no longer waits for **{flow}**, and may delete what that flow has yet to read. The flow "
-        f"then cannot go on: its table has to be moved away, and built anew from what {name} holds by then.\n\n"
+        f"then cannot go on: its table has to be moved away, and rebuilt from what {name} holds by then.\n\n"
         f"Asked for by {request.who}: {request.reason}"
     )
 

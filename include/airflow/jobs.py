@@ -46,7 +46,7 @@ def plan_backfill(name: str, form: dict[str, Any], day: tuple[str, str] | None) 
         begin, end = day if day and table.sliced_by else (form["from"], form["to"])
         range_ = ranges.parse_slice(table, begin, end)
         if not settings().is_stored(name):
-            raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
+            raise UsageError(f"{name} is not stored yet: start its flow; there is nothing to backfill")
     except (UsageError, DeclarationError) as error:
         raise AirflowFailException(str(error)) from error
     logs.info("\n".join(preview(table, tables, range_)))
@@ -80,7 +80,7 @@ def plan_full_refresh(name: str, form: dict[str, Any]) -> str:
         table = tables.current_definition(name)
         range_ = ranges.parse_slice(table, None, None, as_a_whole=True)
         if not settings().is_stored(name):
-            raise UsageError(f"{name} is not stored yet: start its flow, and nothing is to be made")
+            raise UsageError(f"{name} is not stored yet: start its flow; there is nothing to backfill")
         lines = list(preview(table, tables, range_, form["alone"]))
     except (UsageError, DeclarationError) as error:
         raise AirflowFailException(str(error)) from error
@@ -110,7 +110,7 @@ def full_refresh_arguments(
 
 REWOUND_TABLES = [name for name, table in catalog.load().tables.items() if not table.is_view]
 REWIND_FORM = {
-    "table": Param(type="string", enum=REWOUND_TABLES, description="the table to put back, with all below it"),
+    "table": Param(type="string", enum=REWOUND_TABLES, description="the table to rewind, with all below it"),
     "to": Param(type="string", minLength=1, description="ISO 8601, such as 2026-03-01T12:00:00Z; UTC without a zone"),
     "reason": Param(type="string", minLength=1, description="for whoever reads the audit"),
 }
@@ -128,7 +128,7 @@ def plan_rewind(form: dict[str, Any], requester: str | None) -> tuple[int, str]:
         raise AirflowFailException(str(error)) from error
     logs.info("\n".join(draft.lines()))
     if draft.refusals:
-        raise AirflowFailException(f"{draft.table} is not put back to {form['to']}: {'; '.join(draft.refusals)}")
+        raise AirflowFailException(f"{draft.table} is not rewound to {form['to']}: {'; '.join(draft.refusals)}")
     if not draft.steps:
         raise AirflowSkipException(draft.lines()[0])
     moment = draft.moment.isoformat()

@@ -187,7 +187,7 @@ def show_rewind(
     plan = rewind_plan.plan(database.connect(settings().control_url), tables.table(table), tables, to)
     show(as_json, asdict(plan), plan.lines(), default=str)
     if plan.refusals:
-        raise UsageError(f"{plan.table} cannot be put back to {to}: the lines above say why")
+        raise UsageError(f"{plan.table} cannot be rewound to {to}: the lines above say why")
 
 
 def show_rebuild(flow: FlowName, as_json: Json = False) -> None:

@@ -171,7 +171,7 @@ def entry_line(entry: BatchRecord | OtherCommit) -> str:
         amounts = ", ".join(
             f"{count:,} {what}" for what in ("rows", "files", "bytes") if (count := getattr(entry, what)) is not None
         )
-        text += f" version {entry.version} at {utc_time(entry.committed_at or 0)}: {amounts or 'rows not told'},"
+        text += f" version {entry.version} at {utc_time(entry.committed_at or 0)}: {amounts or 'rows unknown'},"
     if entry.tally:
         duplicates = entry.tally["kept"] - (entry.tally["kept"] if entry.rows is None else entry.rows)
         outcomes = row_outcomes.of(entry.tally, entry.merged)

@@ -134,7 +134,7 @@ def show_progress(flow: FlowName, limit: Limit = 20, as_json: Json = False) -> N
         # Raises for an unknown flow. A flow that is no longer declared may still have progress.
         catalog.load().flow(flow)
     documents = [_progress_as_json(row) for row in newest]
-    show(as_json, documents, map(_progress_line, newest), f"no progress of {flow} was told yet")
+    show(as_json, documents, map(_progress_line, newest), f"no progress of {flow} is recorded yet")
 
 
 def _progress_as_json(row: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ ACKNOWLEDGED_HOURS = 24
 
 
 class Action(StrEnum):
-    """restart: end after the current batch and start anew, with the table file as it is then. stop, start: for a flow
+    """restart: end after the current batch and restart, with the table file as it is then. stop, start: for a flow
     with a schedule, whether the schedule applies. drain: read what the source holds now, then stop. catch up: the same
     for a stopped flow. accept data loss: resume after the records that Kafka no longer holds. reset checkpoint: begin a
     new generation of the checkpoint at the table's last commit. skip: leave out the batch that is planned. release: let
@@ -119,7 +119,7 @@ def _defer(connection: Connection, command: Command, flow: str) -> Result | None
         case Action.CATCH_UP if state == "stopped":
             state = "draining"
         case Action.RESTART if state != "stopped":
-            return Result(f"{holds_still}, and it starts anew when that is done")
+            return Result(f"{holds_still}, and it restarts when that is done")
         case Action.RESTART | Action.DRAIN | Action.CATCH_UP:
             return _nothing(f"{holds_still}, and it is {state} when that is done")
         case Action.RELEASE:
@@ -154,7 +154,7 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
         case Action.RELEASE if state != "stopped":
             return _nothing("it runs: action stop first")
         case Action.RELEASE if flow in lease.alive(connection):
-            return _nothing("it still ends the batch in hand: ask again in a moment")
+            return _nothing("it still ends the current batch: ask again in a moment")
         case Action.RELEASE:
             vacuum_holds.release(connection, flow, command.who, command.reason)
             return Result("VACUUM no longer waits for it, and it has to be rebuilt")
@@ -186,7 +186,7 @@ def _stop(connection: Connection, command: Command, flow: str, state: str) -> Re
     if state == "stopped" and not rests:
         return _nothing("it is stopped")
     orders.set_wanted(connection, flow, "stopped", command.reason)
-    return Result("is started by its schedule no more" if state == "stopped" else "stops after the batch in hand")
+    return Result("is started by its schedule no more" if state == "stopped" else "stops after the current batch")
 
 
 def _restart(connection: Connection, command: Command, flow: str, state: str) -> Result:
@@ -197,7 +197,7 @@ def _restart(connection: Connection, command: Command, flow: str, state: str) ->
         return _nothing(f"that was asked for {repeated:.0f} s ago")
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
     orders.clear_failure(connection, flow)
-    return Result("restarts after the batch in hand")
+    return Result("restarts after the current batch")
 
 
 def _restart_driver(connection: Connection, command: Command) -> Result:
@@ -214,7 +214,7 @@ def _restart_driver(connection: Connection, command: Command) -> Result:
         connection.execute(update(drivers).where(drivers.c.driver == command.driver).values(values))
     for flow in command.flows:
         orders.clear_failure(connection, flow)
-    return Result("ends after the batches in hand, and is started again")
+    return Result("ends after the current batches, and is started again")
 
 
 def _skip(connection: Connection, command: Command, flow: str) -> Result:

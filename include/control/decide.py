@@ -93,9 +93,9 @@ def _restarting(flow: ObservedFlow, requested_seconds_ago: float) -> Decision:
         return replace(_stopped(flow), kill=is_late)
     request = f"its driver was asked to restart {requested_seconds_ago:.0f} s ago"
     if requested_seconds_ago > 2 * FORCE_SECONDS:
-        reason = f"{request}, and outlives being ended by force"
+        reason = f"{request}, and is still alive after SIGKILL"
         return Decision(State.STUCK, reason, "end its process yourself, it is started again then", kill=True)
-    outcome = "and did not: it is ended by force" if is_late else "and ends what it has in hand"
+    outcome = "and did not: it is ended by force" if is_late else "and finishes its current work"
     return Decision(State.STARTING, f"{request} {outcome}", kill=is_late)
 
 
@@ -199,7 +199,7 @@ def _never_ran(flow: ObservedFlow) -> bool:
 
 
 def _failure_sentence(flow: ObservedFlow) -> str:
-    return flow.failure.sentence if flow.failure else "its driver ended without a word: read its log"
+    return flow.failure.sentence if flow.failure else "its driver exited without an error report: read its log"
 
 
 def delay_seconds(attempts: int) -> float:

@@ -54,7 +54,7 @@ def end(connection: Connection, target: str) -> None:
 
 
 def open_of(engine: Engine, target: str) -> tuple[Incident, bool] | None:
-    """The target's open incident, and whether somebody was told of it. Raises Unreachable."""
+    """The target's open incident, and whether it was sent. Raises Unreachable."""
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
     with database.reading(engine) as connection:
         row = connection.execute(select(incidents).where(is_open)).one_or_none()
@@ -82,8 +82,8 @@ def targets_in_state(connection: Connection, state: str) -> frozenset[str]:
     return frozenset(connection.execute(select(incidents.c.target).where(is_open)).scalars())
 
 
-def untold(engine: Engine) -> list[Incident]:
-    """The incidents that nobody was told of yet, oldest first. Raises Unreachable."""
+def unsent(engine: Engine) -> list[Incident]:
+    """The incidents that were not sent yet, oldest first. Raises Unreachable."""
     with database.reading(engine) as connection:
         rows = connection.execute(
             select(incidents).where(incidents.c.told_at.is_(None)).order_by(incidents.c.number)
@@ -91,8 +91,8 @@ def untold(engine: Engine) -> list[Incident]:
     return [_to_incident(row) for row in rows]
 
 
-def mark_told(engine: Engine, number: int) -> None:
-    """Mark the incident as told. Raises Unreachable."""
+def mark_sent(engine: Engine, number: int) -> None:
+    """Mark the incident as sent. Raises Unreachable."""
     with database.transaction(engine) as connection:
         values = {"told_at": database.now(connection)}
         connection.execute(update(incidents).where(incidents.c.number == number).values(values))
@@ -129,7 +129,7 @@ class Acknowledgement:
 def acknowledge(
     connection: Connection, target: str, requester: str, reason: str, hours: float
 ) -> Acknowledgement | None:
-    """Acknowledge the target's open alarm, and mark it as told. Returns None if the target has no open alarm."""
+    """Acknowledge the target's open alarm, and mark it as sent. Returns None if the target has no open alarm."""
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
     incident = connection.execute(select(incidents).where(is_open)).one_or_none()
     if incident is None:
@@ -138,8 +138,8 @@ def acknowledge(
     values = {"incident": incident.number, "who": requester, "reason": reason, "ends_at": now + hours * 3600}
     statement = database.insert(connection, acknowledgements).values(values)
     connection.execute(statement.on_conflict_do_update(index_elements=["incident"], set_=values))
-    is_untold = (incidents.c.number == incident.number) & incidents.c.told_at.is_(None)
-    connection.execute(update(incidents).where(is_untold).values(told_at=now))
+    is_unsent = (incidents.c.number == incident.number) & incidents.c.told_at.is_(None)
+    connection.execute(update(incidents).where(is_unsent).values(told_at=now))
     return Acknowledgement(incident.state, incident.error, requester, reason, values["ends_at"])
 
 

@@ -120,7 +120,7 @@ def intervals(engine: Engine) -> dict[str, float]:
 def fail(engine: Engine, flows: list[str], failure: Failure, turn: int | None = None) -> None:
     """Store why these flows ended. They stay down until the supervisor starts them again. Raises Unreachable.
 
-    turn: of the run that failed; a failure of an earlier turn is ignored.
+    turn: of the run that failed; a failure of an earlier run is ignored.
     """
     with database.transaction(engine) as connection:
         lock(connection, flows)

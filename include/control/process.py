@@ -100,8 +100,8 @@ class Process:
         while self.is_alive:
             if time.monotonic() > deadline:
                 raise SluiceError(
-                    f"process {self.pid} of user '{_user(self.pid)}' outlives SIGKILL: its disk may hang; mend that or "
-                    f"start its machine anew, what waits for its end is tried again"
+                    f"process {self.pid} of user '{_user(self.pid)}' outlives SIGKILL: its disk may hang; fix that or "
+                    f"restart its machine, what waits for its end is tried again"
                 )
             time.sleep(0.02)
 

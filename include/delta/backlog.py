@@ -61,7 +61,7 @@ class StreamSource:
         if checkpoint_files.read_version(offset) > self.log.newest:
             raise FlowBroken(
                 f"{self.log.table} ends at version {self.log.newest}, before {version}, where its reader stands: it "
-                f"was restored or created anew, rebuild the reader"
+                f"was restored or recreated, rebuild the reader"
             )
         if offset.get("isStartingVersion"):
             return _rest_of_snapshot(self.log, version, index) + self.since(version + 1)

@@ -161,7 +161,7 @@ def run(worker: Worker, variables: Mapping[str, str], greeting: str) -> None:
         while process.poll() is None:
             states = worker.states()
             if failures := [state for state in states.values() if state != RUNNING]:
-                raise FlowFailed(f"the connector failed: mend the cause, and start it again\n{failures[0]}")
+                raise FlowFailed(f"the connector failed: fix the cause, and start it again\n{failures[0]}")
             if states.keys() == worker.connectors.keys() and not is_greeted:
                 logs.info(greeting)
                 is_greeted = True

@@ -186,5 +186,5 @@ def _another_source(table: Table, previous: dict[str, Any], current: dict[str, A
     if isinstance(table.source, Kafka):
         remedy = "action accept data loss begins at the start of the new topic"
         return FlowBroken(f"{what}: {remedy}", "TOPIC_REPLACED")
-    remedy = "put the declaration back, or give the new one a name of its own"
+    remedy = "restore the declaration, or give the new one a name of its own"
     return FlowBroken(f"{what}: {remedy}", "CHECKPOINT_OF_ANOTHER_DEFINITION")

@@ -166,7 +166,7 @@ def _clock(place: PartitionPosition, limits: Limits, records: list[Record], now_
 
     if lost_range := place.lost:
         if lost_range.shrank:
-            return result(None, f"the partition ends at {place.end}, before the position: it was cut or created anew")
+            return result(None, f"the partition ends at {place.end}, before the position: it was cut or recreated")
         return result(0, f"offsets {lost_range.begin} to {place.begin - 1} were deleted before they were read")
     if not place.unread:
         return result(None, "everything is read")

@@ -45,7 +45,7 @@ def require_same(flow: Table, previous: dict[str, Any], current: dict[str, Any])
         if topic not in current["topics"] and isinstance(flow.source, Kafka) and flow.source.pattern is not None:
             raise FlowBroken(
                 f"{flow.flow}: topic '{topic}', which it has read, is no longer among its {flow.source}: where it was "
-                f"deleted, action accept data loss goes on without it; else put the pattern back",
+                f"deleted, action accept data loss goes on without it; else restore the pattern",
                 "KAFKA_DATA_LOSS",
             )
 
@@ -73,7 +73,7 @@ def added(previous: dict[str, Any], current: dict[str, Any]) -> dict[str, str]:
 
 def _replaced(flow: Table, topic: str, when: str) -> FlowBroken:
     return FlowBroken(
-        f"{flow.flow}: topic '{topic}' was deleted and created anew {when}: action accept data loss begins at the "
+        f"{flow.flow}: topic '{topic}' was deleted and recreated {when}: action accept data loss begins at the "
         f"start of the new one",
         "TOPIC_REPLACED",
     )

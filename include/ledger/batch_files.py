@@ -101,9 +101,7 @@ class AppendedFiles:
         if version > self.log.newest:
             return
         if version not in self._listed_versions:
-            raise FlowBroken(
-                f"{self.source.table}: version {version} is gone from its log: what it brought is not told"
-            )
+            raise FlowBroken(f"{self.source.table}: version {version} is gone from its log: what it added is unknown")
         add_actions = (action["add"] for action in self.log.actions(version, b'"add"') if "add" in action)
         for index, add in enumerate(add for add in add_actions if add.get("dataChange", True)):
             if index > after:

@@ -59,7 +59,7 @@ def of_version(tables: Catalog, table: Table, version: int) -> Origin:
 
 def _origin(tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin:
     if not entries:
-        return Origin(table.name, [], note="no batch of it is told by its log any more")
+        return Origin(table.name, [], note="its log holds no batch of it any more")
     flow = next((table_flow for table_flow in table.flows if table_flow.flow == entries[-1].flow), None)
     if flow is None:
         return Origin(table.name, entries, note=f"{entries[-1].flow} is declared no more")

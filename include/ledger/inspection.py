@@ -98,7 +98,7 @@ def _of_other(history: BatchHistory, other: OtherCommit, entries: list[BatchReco
     without = f"; without batches {', '.join(lost_batches)}" if lost_batches else ""
     if other.operation == "RESTORE":
         restored_to = commit.parameters.get("version") or commit.parameters.get("timestamp")
-        yield Fault("restored", f"{name}: {what} put it back to {restored_to}{without}")
+        yield Fault("restored", f"{name}: {what} restored it to {restored_to}{without}")
     elif commit_history.overwrites(commit):
         yield Fault("overwritten", f"{name}: {what} replaced all it held{without}")
     elif other.operation.startswith("VACUUM"):
@@ -114,7 +114,7 @@ def _of_generation(flow: str, number: int, generation: Generation) -> Iterator[F
         if recorded_flow != flow:
             yield Fault(
                 "checkpoint of another flow",
-                f"{flow}: its checkpoint {path} is that of {recorded_flow}: put its own back",
+                f"{flow}: its checkpoint {path} is that of {recorded_flow}: restore its own",
             )
     except FlowBroken as error:
         yield Fault("checkpoint damaged", f"{flow}: {error}")

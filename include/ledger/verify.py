@@ -1,4 +1,4 @@
-"""Compares what batches read with what they wrote: `python -m include.ledger verify [TABLE ...]`."""
+"""Compares what batches read with what they wrote: `sluice verify [TABLE ...]`."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field

@@ -149,7 +149,7 @@ def check_rows(table: Table, entries: list[BatchRecord]) -> list[str]:
             f"{table.quarantine} lacks {missing:,} rows, and replays took {replayed:,} out of it",
             about=f"{table.quarantine} lacks {missing - replayed:+}",
         )
-    notes = [f"{replayed:,} rows of {table.quarantine} were put back by replays"] if replayed else []
+    notes = [f"{replayed:,} rows of {table.quarantine} were moved by replays"] if replayed else []
     if backfills:
         notes.append(f"{table.quarantine} was counted as a whole: {len(backfills):,} jobs replaced rows of it")
     # Rows of a batch that was not committed. The next attempt replaces them.

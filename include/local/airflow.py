@@ -89,7 +89,7 @@ class Airflow:
                 return
             import_errors = self._call("GET", "/api/v2/importErrors")[1].get("import_errors", [])
             for error in import_errors:
-                raise SetupError(f"Airflow cannot import {error['filename']}: mend it\n{error['stack_trace']}")
+                raise SetupError(f"Airflow cannot import {error['filename']}: fix it\n{error['stack_trace']}")
             if time.monotonic() > deadline:
                 raise SetupError(
                     f"DAG '{dag}' cannot be started after {timeout_seconds:.0f} s "

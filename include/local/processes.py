@@ -71,7 +71,7 @@ class Platform:
         for name in names:
             if not self.find(name):
                 raise SetupError(
-                    f"the process '{name}' died: read {self.log(name)}, mend the cause, then `make up` again; "
+                    f"the process '{name}' died: read {self.log(name)}, fix the cause, then `make up` again; "
                     f"it ended with\n{self.last_lines(name)}"
                 )
 

@@ -148,7 +148,7 @@ def _require_streams(engine: Engine, platform: Platform, earlier_handles: dict[s
     for driver, failure in failures.items():
         log = f"driver-{driver}"
         raise SetupError(
-            f"{failure}: read {platform.log(log)}, mend the cause, then `make up` again; "
+            f"{failure}: read {platform.log(log)}, fix the cause, then `make up` again; "
             f"it ends with\n{platform.last_lines(log)}"
         )
 
@@ -212,7 +212,7 @@ def _print_summary(config: Settings, services: Airflow) -> None:
     print(f"Logs     {config.logs}")
     for address in sql_server.addresses(config):
         print(f"SQL      {address}")
-    print(f"By hand  source {config.home / 'env.sh'}")
+    print(f"Shell    source {config.home / 'env.sh'}")
     if is_empty:
         print(f"First    {_first_step(config)}")
     command = install.command()

@@ -77,7 +77,7 @@ def emit_events(tables: Catalog, url: str | None = None) -> dict[str, str]:
                 continue
             event = event_of(flow, commit)
         except (SluiceError, DeltaError, OSError, KeyError) as error:
-            outcomes[flow.flow] = f"cannot be told: {error}"
+            outcomes[flow.flow] = f"cannot be sent: {error}"
             continue
         emit(event)
         sent_batches.setdefault(receiver, {})[flow.flow] = outcomes[flow.flow] = _batch_name(commit)

@@ -65,7 +65,7 @@ class FlowStatus:
     wanted: running, draining or stopped. state: as `control.decide.State`, or IN_WINDOWS or VIEW. reason: of the state.
     wanted and state are None where the control database does not answer.
     in_flight: the batch that is planned and not committed.
-    stale: why the table, or some of its rows, should be made again.
+    stale: why the table, or some of its rows, should be recomputed.
     alarm: the open alarm of the flow or table, and who has acknowledged it.
     invalid_definition: why the table runs with its last valid definition.
     longer_interval_seconds: the actual interval, where the driver's load makes it longer than declared.

@@ -65,7 +65,7 @@ class Trend:
 
 
 def of(flow: Table, lag: Lag, sources: SourceSnapshot) -> Trend:
-    """Returns the trend of a flow from its lag, measured with the same `sources`; UNKNOWN where it cannot be told."""
+    """Returns the trend of a flow from its lag, measured with the same `sources`; UNKNOWN where there is none."""
     if lag.is_up_to_date:
         return Trend(Direction.UP_TO_DATE)
     if lag.unknown is not None or lag.seconds is None:

@@ -147,6 +147,4 @@ def _field_names(table: Table, text: str) -> list[str]:
         ) from error
     except (ValueError, TypeError, KeyError) as error:
         excerpt = str(text)[:60]
-        raise declaration_error(
-            table, f"Avro schema {excerpt!r} is no schema of a record ({error}): mend it"
-        ) from error
+        raise declaration_error(table, f"Avro schema {excerpt!r} is no schema of a record ({error}): fix it") from error

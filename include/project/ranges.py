@@ -158,7 +158,7 @@ def refusal(table: Table, as_a_whole: bool = False) -> str | None:
     if feeds := [source for source in deltas if source.changes]:
         return f"it keeps changes, and what has changed is past: backfill {feeds[0].table}, and its changes follow"
     if any(source.since or source.since_version is not None for source in deltas):
-        return "since says where it begins, and what it left out cannot be told from what it read: take since out first"
+        return "since says where it begins, and what it left out is unknown: take since out first"
     if table.time_column is None and not as_a_whole and not table.merges_changes:
         return (
             "no time_column says by which column a range of it is cut: declare it, Table(time_column=...), or make all "

@@ -93,7 +93,7 @@ def _check_pattern(flow: Table, pattern: str) -> None:
         re.compile(pattern)
     except re.error as error:
         raise declaration_error(
-            flow, f"pattern is {pattern!r}, which is no regular expression ({error}): mend it"
+            flow, f"pattern is {pattern!r}, which is no regular expression ({error}): fix it"
         ) from error
 
 

@@ -33,13 +33,13 @@ def sentence(place: str, error: BaseException) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(place)]
     location = f"{place}:{lines[-1]}" if lines else place
     reason = _explain_import_error(error) or _explain_name_error(error) or _explain_call_error(error)
-    return f"{location}: {reason or f'cannot be imported ({type(error).__name__}: {error}): mend that line'}"
+    return f"{location}: {reason or f'cannot be imported ({type(error).__name__}: {error}): fix that line'}"
 
 
 def _explain_syntax_error(place: str, error: SyntaxError) -> str:
     # The error may be in a module that the table file imports.
     if error.filename and not error.filename.endswith(place):
-        return f"{place}: cannot be imported ({error.filename}, line {error.lineno}: {error.msg}): mend that line"
+        return f"{place}: cannot be imported ({error.filename}, line {error.lineno}: {error.msg}): fix that line"
     if "codec can't decode" in (error.msg or "") or "unicode" in (error.msg or ""):
         location, byte = _undecodable(error.filename)
         return f"{place}{location}: is not UTF-8{byte}: save the file as UTF-8"
@@ -48,7 +48,7 @@ def _explain_syntax_error(place: str, error: SyntaxError) -> str:
         return f"{location}: is indented with tabs here and with spaces elsewhere: use spaces"
     if isinstance(error, IndentationError):
         return f"{location}: is indented wrongly ({error.msg}): bring that line in line with those around it"
-    return f"{location}: is no Python ({error.msg}): mend that line"
+    return f"{location}: is no Python ({error.msg}): fix that line"
 
 
 def _undecodable(filename: str | None) -> tuple[str, str]:
@@ -63,15 +63,15 @@ def _undecodable(filename: str | None) -> tuple[str, str]:
 def _explain_import_error(error: BaseException) -> str | None:
     if isinstance(error, ModuleNotFoundError) and error.name:
         if error.name.partition(".")[0] in ("include", "tests"):
-            return f"imports '{error.name}', which is no module of this project: mend the name"
+            return f"imports '{error.name}', which is no module of this project: fix the name"
         return (
-            f"imports '{error.name}', which is not installed: mend the name, or add it to requirements.txt and run "
+            f"imports '{error.name}', which is not installed: fix the name, or add it to requirements.txt and run "
             f"`make lock`"
         )
     if isinstance(error, ImportError) and (match := NO_SUCH_NAME.match(str(error))):
         name, module = match.groups()
         options = _importable_names(module)
-        return f"imports '{name}', which {module} has not: {suggest(name, options) if options else 'mend the name'}"
+        return f"imports '{name}', which {module} has not: {suggest(name, options) if options else 'fix the name'}"
     return None
 
 

@@ -99,7 +99,7 @@ FLOW_OPTIONS = {
     "python": "a view runs Spark's own functions alone, so let a table that it reads store what the function returns",
     "temporary": "a view is there to be stored, so keep one of write=Replace() and temporary=True",
     "interval_seconds": "it is refreshed by its schedule, so write schedule='0 3 * * *'",
-    "reset_allowed": "it has no flow that could start anew, so take it out",
+    "reset_allowed": "it has no flow that could restart, so take it out",
     "driver": "it is refreshed by a job of its own, so take it out",
 }
 
@@ -123,7 +123,7 @@ def check_view(table: Table) -> None:
         if rule.otherwise == "quarantine":
             raise declaration_error(
                 table,
-                f"rule '{rule.name}' quarantines, and no row could be put back into a view, which is computed anew: "
+                f"rule '{rule.name}' quarantines, and no row could be moved into a view, which is recomputed: "
                 f"write otherwise='drop', 'warn' or 'fail', or put the rule on the table it reads",
             )
 
@@ -154,7 +154,7 @@ def _check_view_source(table: Table, source: object) -> None:
     if not isinstance(source, Delta):
         raise declaration_error(
             table,
-            f"Replace reads {type(source).__name__}, and a view is computed anew from stored tables: "
+            f"Replace reads {type(source).__name__}, and a view is recomputed from stored tables: "
             f"read the bronze table that keeps it",
         )
     if source.version_as_of is not None and source.timestamp_as_of is not None:

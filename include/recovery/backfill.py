@@ -54,7 +54,7 @@ def missing_files(table: Table, existing: set[str]) -> list[str]:
         assert isinstance(table.source, Files)
         raise UsageError(
             f"{table.name} cannot be refreshed: {_file_words(missing)} that it holds cannot be read in "
-            f"{_folder(table.source)} any more, and those rows would be gone; new data still flows: put back what is "
+            f"{_folder(table.source)} any more, and those rows would be gone; new data still flows: restore what is "
             f"missing, or declare reset_allowed=True to do without it"
         )
     return missing
@@ -120,7 +120,7 @@ def preview(table: Table, tables: Catalog, range_: Slice, alone: bool = False) -
         if name in tables.warnings:
             yield tables.warnings[name]
         sources = [_source_name(flow) for flow in target.flows]
-        yield f"{name} {part}: {rows(target, part):,} rows are made again from {', '.join(dict.fromkeys(sources))}"
+        yield f"{name} {part}: {rows(target, part):,} rows are recomputed from {', '.join(dict.fromkeys(sources))}"
         if part == Slice():
             yield from lines(target)
         for reader in _stored_readers(tables, name):
@@ -135,7 +135,7 @@ def preview(table: Table, tables: Catalog, range_: Slice, alone: bool = False) -
 def range_for_reader(reader: Table, table: Table, replaced: Slice, alone: bool) -> Slice | str:
     """Returns what a backfill of `table` means for a reader, as `ranges.downstream_slice`; alone: nothing follows."""
     if alone:
-        return f"{table.name} was made again alone: backfill {reader.name}"
+        return f"{table.name} was recomputed alone: backfill {reader.name}"
     return ranges.downstream_slice(reader, table, replaced)
 
 

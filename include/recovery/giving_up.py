@@ -93,9 +93,9 @@ def _of_rewind(engine: Engine, tables: Catalog, rewind: Rewind) -> Leftovers:
         raise UsageError(f"rewind {rewind.number} is {rewind.phase}: nothing is to be given up")
     has_restored = rewind.phase not in (rewinds.PLANNED, rewinds.STOPPING)
     halfway = _rewind_remains(tables, rewind) if has_restored else PartialRewind()
-    lines = [f"{name} was put back to version {rewind.cut[name].version}, and stays so" for name in halfway.put_back]
+    lines = [f"{name} was restored to version {rewind.cut[name].version}, and stays so" for name in halfway.put_back]
     lines += [f"{name} is STALE: {why}" for name, why in halfway.stale.items()]
-    lines = lines or ["nothing was put back"]
+    lines = lines or ["nothing was restored"]
     lines += _resumed_flows(rewind.stopped, halfway.renewed)
     step = partial(rewinds.give_up, engine, rewind, "; ".join(lines), halfway)
     return Leftovers(rewinds.lease_name(rewind.number), lines, [step])
@@ -117,14 +117,14 @@ def _rewind_remains(tables: Catalog, rewind: Rewind) -> PartialRewind:
         companions = rewind_plan.versions(part, table).keys() - {name}
         if missing == [name] and any(rewind_plan.was_restored(companion, rewind) for companion in companions):
             stale[name] = (
-                f"its quarantine was put back and the table was not, when rewind {rewind.number} ended: {again}"
+                f"its quarantine was restored and the table was not, when rewind {rewind.number} ended: {again}"
             )
         elif missing and put_back:
             stale[name] = (
                 f"it holds what rewind {rewind.number} has undone above it, and its flow may fail there: {again}"
             )
     if put_back:
-        stale |= dict.fromkeys(rewind.views, f"rewind {rewind.number} has put back what it reads: refresh it")
+        stale |= dict.fromkeys(rewind.views, f"rewind {rewind.number} has rewound what it reads: refresh it")
     unaffected = [tables.tables[name] for name in rewind.cut if name in tables.tables and name not in stale]
     renewed = {flow.flow for flow in rewind_plan.flows_to_renew(rewind, unaffected)} | _undeclared(
         tables, rewind, put_back

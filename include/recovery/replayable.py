@@ -42,7 +42,7 @@ def _of_topics(
 ) -> Iterator[str]:
     current, previous = topics.source_identity(source), (metadata or newest or {}).get("source") or {}
     if not topics.is_continuation(previous, current):
-        yield f"{flow.flow}: a topic that it has read is gone, or was created anew"
+        yield f"{flow.flow}: a topic that it has read is gone, or was recreated"
         return
     kafka_cluster = cluster.of(source)
     for topic in current["topics"]:

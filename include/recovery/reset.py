@@ -73,7 +73,7 @@ def _warnings(flow: Table, flow_batches: list[BatchRecord], last: BatchRecord | 
     if last and last.state == batches.UNDONE:
         warnings.append(
             f"LEFT OUT: an overwrite has replaced {last.name} and all before it, and a reset goes on behind it all the "
-            f"same, so what it replaced would not come into the table again: put the table back to version "
+            f"same, so what it replaced would not come into the table again: restore the table to version "
             f"{last.version} first"
         )
     if missing := [batch.name for batch in flow_batches if batch.state == batches.MISSING]:

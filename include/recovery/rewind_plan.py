@@ -1,6 +1,6 @@
 """Plans a rewind: the version to which each table goes back, what that undoes, and what prevents it.
 
-It reads the logs, without a JVM. `python -m include.ledger rewind TABLE MOMENT` shows it, and nothing is written.
+It reads the logs, without a JVM. `sluice rewind TABLE MOMENT` shows it, and nothing is written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -287,7 +287,7 @@ def _obstacles(table: Table, timeline: Timeline, part: RestorePoint, restored: s
         kept_batch, newest = timeline.stand(flow.flow, part.version), timeline.stand(flow.flow, timeline.versions[-1])
         source_is_restored = isinstance(flow.source, Delta) and flow.source.table in restored
         if kept_batch is None and isinstance(flow.source, Delta) and _begins_late(flow.source):
-            yield f"{flow.flow}: it would begin anew, and its source says since when: name a later moment"
+            yield f"{flow.flow}: it would start from the beginning, and its source says since when: name a later moment"
         elif not source_is_restored:
             yield from replayable.obstacles(
                 flow, kept_batch.stamp if kept_batch else None, newest.stamp if newest else None
@@ -302,14 +302,14 @@ def _undone_words(undone: list[Commit]) -> Iterator[str]:
     batches = [commit for commit in undone if "batch" in commit.metadata and "flow" in commit.metadata]
     if batches:
         rows = sum(commit.rows or 0 for commit in batches)
-        yield f"{len(batches):,} batches with {rows:,} rows are undone and made again"
+        yield f"{len(batches):,} batches with {rows:,} rows are undone and recomputed"
     for commit in undone:
         if commit in batches:
             continue
         kind = commit_kind(commit)
         what = f"version {commit.version} ({commit.operation})"
         if kind == "replay":
-            yield f"{what} is undone: the rows that this replay put back are in the quarantine again"
+            yield f"{what} is undone: the rows that this replay moved are in the quarantine again"
         elif kind == BACKFILL:
             number = commit.metadata[BACKFILL].get("number")
             yield f"{what} is undone: backfill {number} does not come back, run it again where it is wanted"

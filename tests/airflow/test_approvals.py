@@ -100,7 +100,7 @@ def test_a_job_is_given_up_once_another_person_has_read_what_that_leaves_and_app
     description = controls.describe_effect(command)
     assert (
         f"**{job}** is given up" in description
-        and "- nothing was put back" in description
+        and "- nothing was restored" in description
         and "Asked for by ada: a test" in description
     )
     state = controls.approved_state(command)
@@ -111,7 +111,7 @@ def test_a_job_is_given_up_once_another_person_has_read_what_that_leaves_and_app
         controls.run_command(engine, command, ["another thing"], answer("grace"))
     assert orders.read(engine, "main", [SILVER]).of[SILVER].state == "stopped"
     assert controls.run_command(engine, command, state, answer("grace")) == [
-        f"{job}: nothing was put back; {SILVER} is running again"
+        f"{job}: nothing was restored; {SILVER} is running again"
     ]
     assert orders.read(engine, "main", [SILVER]).of[SILVER].state == "running"
     with database.transaction(engine) as connection:

@@ -49,7 +49,7 @@ def test_a_restart_is_obeyed_at_once_and_pasted_again_does_no_harm(control):
     engine = database.connect(settings().control_url)
     run, messages = control(flow=FLOW, action="restart")
     assert run.state == "success"
-    assert messages == [f"{FLOW}: restarts after the batch in hand"]
+    assert messages == [f"{FLOW}: restarts after the current batch"]
     assert run.get_task_instance("approve").state == "skipped"
     assert run.get_task_instance("now").state == "success", "the supervisor is not asked to look at once"
     _, repeated_messages = control(flow=FLOW, action="restart")
@@ -99,7 +99,7 @@ def test_who_approves_reads_what_will_happen_and_that_data_stays_missing():
     assert "The lost ranges are recorded" in loss
     release = controls.describe_effect(controls.command(form(flow=FLOW, action="release"), "ada"))
     assert f"VACUUM of **{BRONZE}** no longer waits for **{FLOW}**" in release
-    assert "its table has to be moved away, and built anew" in release
+    assert "its table has to be moved away, and rebuilt" in release
     assert release.endswith("Asked for by ada: a test")
 
 

@@ -62,7 +62,7 @@ def test_it_begins_only_once_a_person_approved_it_and_the_audit_says_who(tmp_pat
     ("table", "sentence"),
     [
         (BRONZE, "bronze.tracker_events cannot be refreshed: Kafka forgets, and rows that topic 'tracker-events' no"),
-        (SILVER, "silver.tracker_readings is not stored yet: start its flow, and nothing is to be made"),
+        (SILVER, "silver.tracker_readings is not stored yet: start its flow; there is nothing to backfill"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anybody_is_asked(monkeypatch, tmp_path, table, sentence):

@@ -1,4 +1,4 @@
-"""The liveness of all drivers is checked in parallel. A long list of sick flows stays readable."""
+"""The liveness of all drivers is checked in parallel. A long list of unhealthy flows stays readable."""
 
 import json
 import socket

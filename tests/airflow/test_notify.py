@@ -165,7 +165,7 @@ def test_a_receiver_that_never_answers_holds_nobody_up(engine, monkeypatch, capl
         monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps({"conn_type": "http", "host": url}))
         assert notify.notify_all(engine) == notify.UNDELIVERED
     assert "did not take the message" in caplog.text
-    assert incidents.untold(engine)
+    assert incidents.unsent(engine)
 
 
 @pytest.mark.parametrize("status", [302, 307])

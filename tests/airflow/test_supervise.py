@@ -119,7 +119,7 @@ def test_the_driver_it_launches_outlives_the_task_and_is_launched_once(supervise
 def test_a_sick_flow_is_one_red_task_with_its_name_and_the_reason(supervise):
     engine, sick_flow = database.connect(settings().control_url), "silver.tracker_readings"
     other_flows = tuple(FLOWS - {sick_flow})
-    commands.execute(engine, Command(Action.STOP, other_flows, "a test", "only one is to be sick"))
+    commands.execute(engine, Command(Action.STOP, other_flows, "a test", "only one is to be unhealthy"))
     orders.fail(
         engine, [sick_flow], Failure(f"{sick_flow}: its checkpoint is gone", "CHECKPOINT_LOST", needs_person=True)
     )

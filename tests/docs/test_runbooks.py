@@ -70,7 +70,7 @@ def test_a_page_is_short_and_says_whether_data_is_lost_and_when_to_wake_somebody
     text = page.read_text()
     assert len(text.splitlines()) <= LONGEST
     assert "**Is data lost?**" in text
-    assert "\n## Wake somebody\n" in text
+    assert "\n## Escalate\n" in text
 
 
 @pytest.mark.parametrize(("page", "line"), commands("airflow dags trigger control.stream"))

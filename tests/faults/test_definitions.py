@@ -149,7 +149,7 @@ OTHER_CHANGES = ("source", "mode", "bucket")
 def test_a_change_that_its_checkpoint_cannot_follow_is_refused(chain, topic, run_once, change):
     topic.create().send(1)
     run_once(*chain.all)
-    with pytest.raises(FlowBroken, match=f"^{chain.gold.name}: its checkpoint .*put the declaration back") as refusal:
+    with pytest.raises(FlowBroken, match=f"^{chain.gold.name}: its checkpoint .*restore the declaration") as refusal:
         run_once(CHANGES[change](chain.gold))
     assert refusal.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
     topic.send(2)
@@ -180,7 +180,7 @@ def test_a_reset_does_not_let_other_keys_into_the_table(chain, topic, run_once, 
     topic.create().send(1)
     run_once(*chain.all)
     ask(Action.RESET_CHECKPOINT, chain.gold)
-    with pytest.raises(FlowBroken, match="put the declaration back") as refusal:
+    with pytest.raises(FlowBroken, match="restore the declaration") as refusal:
         run_once(CHANGES["keys"](chain.gold))
     assert refusal.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
     topic.send(2)

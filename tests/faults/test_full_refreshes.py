@@ -65,7 +65,7 @@ def test_what_the_topic_no_longer_holds_is_kept_until_the_table_file_lets_go_of_
     tables = refreshable_tables(chain)
     lines = list(preview(tables[0], Catalog({table.name: table for table in tables}), Slice()))
     assert lines[:2] == [
-        f"{chain.bronze.name} as a whole: 6 rows are made again from topic '{topic.name}'",
+        f"{chain.bronze.name} as a whole: 6 rows are recomputed from topic '{topic.name}'",
         f"  3 of its records are in topic '{topic.name}' no more, and will be gone",
     ]
     Backfills(spark, tables).run(tables[0], as_a_whole=True)

@@ -87,7 +87,7 @@ def test_a_topic_that_comes_while_a_pattern_is_read_is_read_and_then_known_for_w
     owner = json.loads((settings().checkpoints(table.flow) / "1" / "owner.json").read_text())
     assert sorted(owner["source"]["topics"]) == [a.name, b.name]
     ask(Action.START, table)
-    with pytest.raises(FlowBroken, match=f"topic '{b.name}' was deleted and created anew") as refusal:
+    with pytest.raises(FlowBroken, match=f"topic '{b.name}' was deleted and recreated") as refusal:
         run_once(table)
     assert refusal.value.error == "TOPIC_REPLACED"
     ask(Action.ACCEPT_DATA_LOSS, table)
@@ -156,7 +156,7 @@ def test_a_topic_that_left_the_list_is_refused_and_nothing_of_the_others_is_lost
     table = table_of(name, Kafka((a.name, b.name)))
     run_once(table)
     a.send(3)
-    with pytest.raises(FlowBroken, match="put the declaration back") as refusal:
+    with pytest.raises(FlowBroken, match="restore the declaration") as refusal:
         run_once(replace(table, source=Kafka(a.name)))
     assert refusal.value.error == "CHECKPOINT_OF_ANOTHER_DEFINITION"
     run_once(table)

@@ -92,7 +92,7 @@ def test_a_window_waits_for_the_batch_in_hand_and_the_next_batch_waits_for_the_w
         lease_renewer.take([window.name])
         lease_renewer.start()
         answers = iter([True, True, True, False])
-        assert lease_renewer.enter(window, answers.__next__) is False, "the batch is in hand"
+        assert lease_renewer.enter(window, answers.__next__) is False, "the batch is running"
         window_entry = threading.Thread(target=lambda: lease_renewer.enter(window, lambda: True))
         window_entry.start()
         release.set()

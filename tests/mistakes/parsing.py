@@ -29,12 +29,12 @@ CASES = (
         "avro_schema_is_no_json",
         replace(TYPED, parse=Avro("value", into=("device",), schemas={1: V1[:-1]})),
         'silver/readings.py: Avro schema \'{"type": "record", "name": "Reading", "fields": [{"name": '
-        "\"d' is no schema of a record (Expecting ',' delimiter: line 1 column 87 (char 86)): mend it",
+        "\"d' is no schema of a record (Expecting ',' delimiter: line 1 column 87 (char 86)): fix it",
     ),
     case(
         "avro_schema_is_no_record",
         replace(TYPED, parse=Avro("value", into=("device",), schema='"string"')),
-        "silver/readings.py: Avro schema '\"string\"' is no schema of a record (it is no record): mend it",
+        "silver/readings.py: Avro schema '\"string\"' is no schema of a record (it is no record): fix it",
     ),
     case(
         "avro_record_in_itself",

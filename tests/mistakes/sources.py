@@ -100,7 +100,7 @@ CASES = (
         "pattern_does_not_compile",
         replace(EVENTS, source=Kafka(pattern="events-[a-z")),
         "bronze/events.py: pattern is 'events-[a-z', which is no regular expression (unterminated character set "
-        "at position 7): mend it",
+        "at position 7): fix it",
     ),
     case(
         "pattern_of_java_alone",

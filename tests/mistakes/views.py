@@ -22,7 +22,7 @@ CASES = (
         "reset_allowed_on_a_view",
         replace(LATEST, reset_allowed=True),
         "gold/latest.py: reset_allowed is of no use to a materialized view: it has no flow that could "
-        "start anew, so take it out",
+        "restart, so take it out",
     ),
     case(
         "view_as_a_stream",
@@ -79,7 +79,7 @@ CASES = (
     case(
         "view_of_kafka",
         replace(LATEST, source=Kafka("events")),
-        "gold/latest.py: Replace reads Kafka, and a view is computed anew from stored tables: read the bronze "
+        "gold/latest.py: Replace reads Kafka, and a view is recomputed from stored tables: read the bronze "
         "table that keeps it",
     ),
     case(
@@ -96,8 +96,8 @@ CASES = (
     case(
         "view_quarantines",
         replace(LATEST, expect=(Expect("keyed", "key IS NOT NULL"),)),
-        "gold/latest.py: rule 'keyed' quarantines, and no row could be put back into a view, which is computed "
-        "anew: write otherwise='drop', 'warn' or 'fail', or put the rule on the table it reads",
+        "gold/latest.py: rule 'keyed' quarantines, and no row could be moved into a view, which is "
+        "recomputed: write otherwise='drop', 'warn' or 'fail', or put the rule on the table it reads",
     ),
     case(
         "view_since",

@@ -60,7 +60,7 @@ def test_a_running_flow_notices_a_restore_before_its_next_commit_on_both_paths(t
     target.begin()
     restore(spark, table, 2)
     for write in (lambda: writer.write(table, [(3,)]), target.begin):
-        with pytest.raises(FlowBroken, match="somebody has put its table back by a RESTORE") as error:
+        with pytest.raises(FlowBroken, match="somebody has restored its table") as error:
             write()
         assert error.value.error == "TABLE_RESTORED"
     assert numbers(table) == [0, 1]

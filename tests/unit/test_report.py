@@ -1,4 +1,4 @@
-"""Entry points end with one sentence for what a person has to mend, and silently where their reader has left."""
+"""Entry points end with one sentence for what a person has to fix, and silently where their reader has left."""
 
 import os
 import subprocess

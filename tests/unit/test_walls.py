@@ -346,6 +346,41 @@ def test_no_test_sleeps():
     assert [place for place in places if not place.startswith("tests/support/waiting.py:")] == []
 
 
+# Terms that Sluice does not use any more, for people who read its documentation, help and messages.
+RETIRED = re.compile(
+    r"\b(mend(s|ed|ing)?|anew|told|untold|sick|in hand|keepers?|twins?|(a|new|earlier|next|its) turn|puts? back"
+    r"|puts? (it|its own|(the|a|its|their) \w+) back|python -m include\.ledger (?-i:[a-z]+))\b",
+    re.IGNORECASE,
+)
+# Keys of commits and names of files that homes hold.
+STORED_NAMES = {"anew", "told.json"}
+# The layer of shadow tables, in homes, too.
+STORED_LAYER = re.compile(r"\btwin(?=\.)|`twin`")
+
+
+def people_read(file: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a document, or the texts and docstrings of a module, each with its line."""
+    if file.suffix != ".py":
+        yield from enumerate(file.read_text().splitlines(), 1)
+        return
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in STORED_NAMES:
+            yield node.lineno, node.value
+
+
+def test_no_retired_term_is_in_documentation_help_or_messages():
+    # Statements of a migration name what earlier versions wrote.
+    files = [file for file in code_files() if file.stem != "migrations"]
+    found = [
+        f"{file.relative_to(ROOT)}:{line} says {match[0]!r}"
+        for file in [*files, *files_of("*.md", "docs/**/*.md", ".env.example", "Makefile")]
+        if file.name != "CHANGELOG.md"
+        for line, text in people_read(file)
+        if (match := RETIRED.search(STORED_LAYER.sub("", text)))
+    ]
+    assert found == []
+
+
 # One name, or several joined by dots, with or without `()`.
 NAME_IN_BACKTICKS = re.compile(r"(?<!`)`([A-Za-z_][\w.]*?)(?:\(\))?`(?!`)")
 # Names of Java, Spark, Kafka Connect and Python's library that no line of code needs.

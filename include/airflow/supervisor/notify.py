@@ -1,7 +1,7 @@
 """Sends incidents to people: one JSON POST through the Airflow connection `sluice_alerts`, as chat webhooks accept it.
 
 The connection's host is the URL. Its password, if any, is sent in the header `Authorization: Bearer`, and each entry of
-its extra is a header. By hand, or from the watchdog: `python -m include.airflow.supervisor.notify` sends all untold
+its extra is a header. By hand, or from the watchdog: `python -m include.airflow.supervisor.notify` sends all unsent
 incidents, `--trial` a test message.
 """
 
@@ -50,31 +50,31 @@ def notify(incident: Incident) -> None:
 
 
 def notify_all(engine: Engine) -> int:
-    """Send all untold incidents. Never raises: it logs errors, and returns UNDELIVERED or NO_CONNECTION, else 0.
+    """Send all unsent incidents. Never raises: it logs errors, and returns UNDELIVERED or NO_CONNECTION, else 0.
 
-    A refused message does not delay the others. Without the connection, ended incidents are marked as told, and open
-    ones are told later.
+    A refused message does not delay the others. Without the connection, ended incidents are marked as sent, and open
+    ones are sent later.
     """
     try:
-        return _tell(engine, incidents.untold(engine))
+        return _tell(engine, incidents.unsent(engine))
     except SluiceError as error:
         logs.error(error)
         return UNDELIVERED
 
 
-def _tell(engine: Engine, untold: list[Incident]) -> int:
-    if not untold:
+def _tell(engine: Engine, unsent: list[Incident]) -> int:
+    if not unsent:
         return 0
     try:
         connection = _connection()
     except UsageError as error:
-        logs.error(f"{len(untold)} incidents could not be delivered: {error}")
-        for incident in untold:
+        logs.error(f"{len(unsent)} incidents could not be delivered: {error}")
+        for incident in unsent:
             if incident.is_over:
-                incidents.mark_told(engine, incident.number)
+                incidents.mark_sent(engine, incident.number)
         return NO_CONNECTION
     exit_code = 0
-    for incident in untold:
+    for incident in unsent:
         try:
             _send(connection, incident)
         except Refused as error:
@@ -82,7 +82,7 @@ def _tell(engine: Engine, untold: list[Incident]) -> int:
             logs.error(error)
             exit_code = UNDELIVERED
             continue
-        incidents.mark_told(engine, incident.number)
+        incidents.mark_sent(engine, incident.number)
         logs.info(f"sent: {incident.state} {incident.target}")
     return exit_code
 

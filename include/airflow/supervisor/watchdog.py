@@ -116,7 +116,7 @@ class Watchdog:
     answered_at: float
     away: Incident | None = None
     news: list[Incident] = field(default_factory=list)
-    is_untold: bool = False
+    is_unsent: bool = False
     told_at: float = -math.inf
 
     def look(self) -> bool:
@@ -156,7 +156,7 @@ class Watchdog:
         reason = f"the supervisor is not at work, {last_seen}, so nobody restarts a stream that ends: {cause}"
         with database.transaction(engine) as connection:
             incidents.begin(connection, supervision.SUPERVISOR, state, reason)
-        self.is_untold = True
+        self.is_unsent = True
         logs.error(f"{state}: {reason}")
 
     def _end(self, engine: Engine, incident: Incident, was_told: bool) -> None:
@@ -164,7 +164,7 @@ class Watchdog:
             incidents.end(connection, supervision.SUPERVISOR)
         if was_told:
             self.news.append(replace(incident, is_over=True))
-        self.is_untold = True
+        self.is_unsent = True
         logs.info("the supervisor is at work again")
 
     def _miss_database(self, reason: str) -> bool:
@@ -177,14 +177,14 @@ class Watchdog:
 
     def _tell(self) -> None:
         """Notify; a receiver that is unreachable gets the news at a later try."""
-        if not (self.news or self.is_untold) or time.monotonic() - self.told_at < self.again_seconds:
+        if not (self.news or self.is_unsent) or time.monotonic() - self.told_at < self.again_seconds:
             return
         self.told_at = time.monotonic()
         # One message per incident, so that an accepted one is not repeated because of a refused one.
         self.news = [incident for incident in self.news if not _notify("--stdin", news=[incident])]
-        if self.is_untold and not self.away and _notify():
-            self.is_untold = False
-        if not (self.news or self.is_untold):
+        if self.is_unsent and not self.away and _notify():
+            self.is_unsent = False
+        if not (self.news or self.is_unsent):
             self.told_at = -math.inf
 
 

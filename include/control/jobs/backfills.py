@@ -330,7 +330,7 @@ def _update(connection: Connection, number: int, **values: Any) -> None:
 def _read(connection: Connection, number: int) -> Backfill:
     row = connection.execute(select(backfills).where(backfills.c.number == number)).one_or_none()
     if row is None:
-        raise UsageError(f"there is no backfill {number}: python -m include.ledger backfills lists them")
+        raise UsageError(f"there is no backfill {number}: `sluice jobs --kind backfill` lists them")
     return _to_backfill(connection, row)
 
 

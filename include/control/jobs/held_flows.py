@@ -89,14 +89,14 @@ def stop(connection: Connection, job: JobId, flows: Iterable[str], requester: st
         is_held_by_other = flow in held_by_others and state == "stopped"
         stored[flow] = held_by_others[flow] if is_held_by_other else (state, wanted_reason)
         orders.set_wanted(connection, flow, "stopped", reason)
-        audit.record(connection, requester, "stop", flow, reason, "stops after the batch in hand")
+        audit.record(connection, requester, "stop", flow, reason, "stops after the current batch")
     store(connection, job, stored)
 
 
 def resume(connection: Connection, job: JobId, requester: str) -> list[str]:
     """Restore what was wanted of each flow, unless another job keeps it stopped. Returns the names of all flows.
 
-    Each flow begins a new turn, so a failure from the time before is ignored, even if it is reported later.
+    Each flow gets a new restart number, so a failure from the time before is ignored, even if it is reported later.
     """
     # Lock the flows before the job's row, in the order of every other writer.
     orders.lock(connection, by_job(connection).get(job, {}))

@@ -195,7 +195,7 @@ def stop(engine: Engine, rewind: Rewind) -> None:
         held_flows.stop(connection, job_id.rewind(rewind.number), rewind.flows, rewind.who, reason)
         stored = _read(connection, rewind.number)
         phase = STOPPING if stored.phase == PLANNED else stored.phase
-        message, now = f"{len(stored.stopped)} flows end their batch in hand", database.now(connection)
+        message, now = f"{len(stored.stopped)} flows end their current batch", database.now(connection)
         _update(connection, rewind.number, phase=phase, said=message, failure=None, phase_at=now)
         audit.record(connection, rewind.who, "rewind", rewind.table, rewind.reason, f"begins: to {rewind.moment}")
 
@@ -204,7 +204,7 @@ def restore(engine: Engine, rewind: Rewind, cut: Mapping[str, RestorePoint]) -> 
     """Store what is restored, after the flows have stopped. From now on the rewind can only be completed."""
     with database.transaction(engine) as connection:
         _update(connection, rewind.number, cut=_cut_json(cut))
-    set_phase(engine, rewind.number, RESTORING, f"{len(cut)} tables are put back")
+    set_phase(engine, rewind.number, RESTORING, f"{len(cut)} tables are restored")
 
 
 def record_failure(engine: Engine, rewind: Rewind, failure: str) -> None:
@@ -273,7 +273,7 @@ def _update(connection: Connection, number: int, **values: Any) -> None:
 def _read(connection: Connection, number: int) -> Rewind:
     row = connection.execute(select(rewinds).where(rewinds.c.number == number)).one_or_none()
     if row is None:
-        raise UsageError(f"there is no rewind {number}: python -m include.ledger rewinds lists them")
+        raise UsageError(f"there is no rewind {number}: `sluice jobs --kind rewind` lists them")
     return _to_rewind(connection, row)
 
 

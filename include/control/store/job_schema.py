@@ -77,7 +77,7 @@ rewinds = Table(
     "rewind",
     metadata,
     Column("number", Integer, primary_key=True),
-    Column("target", String, nullable=False, comment="the table that is put back, and with it all below"),
+    Column("target", String, nullable=False, comment="the table that is restored, and with it all below"),
     Column("moment", String, nullable=False, comment="to which, in UTC"),
     Column(
         "cut", String, nullable=False, comment="JSON of control.jobs.rewinds.RestorePoint, by table, in graph order"

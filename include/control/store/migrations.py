@@ -65,7 +65,7 @@ def migrate(connection: Connection) -> None:
     if version > newest_version():
         raise UsageError(
             f"the control database has version {version} of its schema, and this build knows up to "
-            f"{newest_version()}: run the newer build again, or put back the backup of before the upgrade"
+            f"{newest_version()}: run the newer build again, or restore the backup of before the upgrade"
         )
     for statements in MIGRATIONS[version - FIRST_VERSION :]:
         for statement in statements:

@@ -1,4 +1,4 @@
-"""Writes a batch that data makes fail without the rows that do: finds these, or says why they cannot be told apart."""
+"""Writes a batch without the rows that make it fail: finds these, or says why they cannot be distinguished."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -42,7 +42,7 @@ Check = Callable[[DataFrame], DataFrame]
 class Work:
     """What is processed, and may fail because of rows. owner: begins sentences about it. name: "batch 7", say.
 
-    way_on: what to do once the cause is mended, or instead. batch: its number, None for a job.
+    way_on: what to do once the cause is fixed, or instead. batch: its number, None for a job.
     """
 
     table: Table
@@ -299,7 +299,7 @@ def _require_bearable(
     where = f"{place(first.position)} ({first.reason})"
     if search.is_over and search.has_passed:
         raise FlowBroken(
-            f"{work.owner}: more than {len(search.found):,} rows of {work.name} fail, the first at {where}: mend the "
+            f"{work.owner}: more than {len(search.found):,} rows of {work.name} fail, the first at {where}: fix the "
             f"transform and {work.way_on}",
             first.error_class,
         ) from error
@@ -307,7 +307,7 @@ def _require_bearable(
         raise too_large(work.owner, work.name, table.python, first.reason) from error
     if search.is_broken and (search.is_over or not is_proven):
         raise FlowBroken(
-            f"{work.owner}: every row of {work.name} that was tried fails, the first at {where}: mend the transform or "
+            f"{work.owner}: every row of {work.name} that was tried fails, the first at {where}: fix the transform or "
             f"the rule and {work.way_on}",
             first.error_class,
         ) from error
@@ -319,7 +319,7 @@ def not_narrowed(work: Work, error: Exception) -> SluiceError:
     if not isinstance(cause, FlowFailed):
         return cause
     return type(cause)(
-        f"{work.owner}: {work.name} fails, and no row of it alone ({failure.reason(error)}): mend what the reason "
+        f"{work.owner}: {work.name} fails, and no row of it alone ({failure.reason(error)}): fix what the reason "
         f"names and {work.way_on}",
         cause.error,
     )

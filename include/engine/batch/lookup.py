@@ -105,7 +105,7 @@ def _join(rows: DataFrame, lookup: Lookup, dimension: DataFrame, found: str) -> 
         problem = F.concat(
             F.lit(f"{lookup.table} holds several rows of the {', '.join(lookup.keys.values())} "),
             values,
-            F.lit(", and a lookup finds one: make all of it anew (jobs/backfill.py --full)"),
+            F.lit(", and a lookup finds one: rebuild the whole table (jobs/backfill.py --full)"),
         )
         joined = joined.filter(F.when(F.col(ROWS) > 1, F.raise_error(problem).cast("boolean")).otherwise(F.lit(True)))
     return joined.drop(*helpers, ROWS)

@@ -77,7 +77,7 @@ def require_none_fails(counts: RowCounts, rules: tuple[Rule, ...], metadata: Com
     if failing := counts.failing(rules):
         raise FlowBroken(
             f"{metadata.flow}: batch {metadata.batch} of generation {metadata.generation} breaks {failing}, and "
-            f"nothing of it was written; it reads its source from {metadata.source_from} to {metadata.source_to}: mend "
+            f"nothing of it was written; it reads its source from {metadata.source_from} to {metadata.source_to}: fix "
             f"the rule or the transform and restart, or let the rule say otherwise='quarantine'",
             "EXPECTATION_FAILED",
         )

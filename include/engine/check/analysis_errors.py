@@ -20,7 +20,7 @@ NAME = re.compile(r"`((?:[^`]|``)*)`")
 ERROR_CODES = re.compile(r"^\[[A-Z0-9_.]+\] |\.?\s*SQLSTATE: .*$|\.$")
 
 
-def sentence(error: Exception, subject: str, remedy: str = "mend it") -> str:
+def sentence(error: Exception, subject: str, remedy: str = "fix it") -> str:
     """Returns a sentence about the error. subject: the part of the declaration that Spark analysed, such as `its
     transform`.
     """
@@ -36,20 +36,20 @@ def sentence(error: Exception, subject: str, remedy: str = "mend it") -> str:
                 [_last_part(option) for option in values.get("proposal", "").split(", ")],
             )
             proposals = [option for option in options if option]
-            hint = suggest(name, proposals) if proposals else "mend its name"
+            hint = suggest(name, proposals) if proposals else "fix its name"
             return f"{subject} names '{name}', which is no column there: {hint}"
         case "FIELD_NOT_FOUND":
             name, options = _last_part(values["fieldName"]), NAME.findall(values["fields"])
             return f"{subject} names the field '{name}', which is none there: {suggest(name, options)}"
         case "UNRESOLVED_ROUTINE":
             name = _last_part(values["routineName"])
-            return f"{subject} calls '{name}', no function of Spark: {suggest(name, dir(F), or_else='mend its name')}"
+            return f"{subject} calls '{name}', no function of Spark: {suggest(name, dir(F), or_else='fix its name')}"
         case "TABLE_OR_VIEW_NOT_FOUND":
             name = ".".join(NAME.findall(values["relationName"]))
             return f"{subject} reads '{name}', which is no table: read its source"
         case "ATTRIBUTE_NOT_SUPPORTED":
             name = values["attr_name"]
-            hint = suggest(name, [option for option in dir(DataFrame) if option[0] != "_"], or_else="mend its name")
+            hint = suggest(name, [option for option in dir(DataFrame) if option[0] != "_"], or_else="fix its name")
             return f"{subject} uses '{name}', which a DataFrame has not: {hint}"
         case "UNSUPPORTED_DATATYPE":
             name = values["typeName"].strip('"')

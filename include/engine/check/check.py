@@ -156,7 +156,7 @@ def _check_sources(spark: SparkSession, table: Table, names: set[str]) -> None:
     try:
         tables = tables_read(spark, table.transform)
     except PySparkException as error:
-        raise declaration_error(table, sentence(error, "its SQL", "mend it, it has to be one SELECT")) from error
+        raise declaration_error(table, sentence(error, "its SQL", "fix it, it has to be one SELECT")) from error
     if undeclared := sorted(tables - names):
         raise checked_rows.hidden_source(table, f"its SQL reads '{undeclared[0]}'")
     if unread := sorted(names - tables):

@@ -73,7 +73,7 @@ def check_properties(spark: SparkSession, table: Table) -> None:
         except PySparkException as error:
             is_unknown = error.getCondition() == "DELTA_UNKNOWN_CONFIGURATION"
             reason = (
-                "which Delta does not know: mend its name" if is_unknown else f"and Delta refuses it: {plain(error)}"
+                "which Delta does not know: fix its name" if is_unknown else f"and Delta refuses it: {plain(error)}"
             )
             mistakes.append(f"properties set '{name}' to '{value}', {reason}")
     _refuse(table, mistakes)
@@ -132,7 +132,7 @@ def _check_conditions(table: Table, rows: DataFrame) -> None:
         try:
             type_name = rows.select(F.expr(condition)).schema.fields[0].dataType.simpleString().upper()
         except PySparkException as error:
-            raise declaration_error(table, sentence(error, name, "mend its condition")) from error
+            raise declaration_error(table, sentence(error, name, "fix its condition")) from error
         if type_name != "BOOLEAN":
             raise declaration_error(table, f"{name} is {type_name} and not a condition: compare it with something")
 
@@ -169,7 +169,7 @@ def _check_rule(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], r
             return f"{subject} is {type_name} and not a condition: compare it with something"
         checked_rows = quality.with_violations(rows, (rule,))
     except PySparkException as error:
-        return sentence(error, subject, "mend its condition")
+        return sentence(error, subject, "fix its condition")
     return _check_plan(table, checked_rows, sources, subject, "let it speak of one row") if sources else None
 
 

@@ -174,7 +174,7 @@ def _check_owner(stored_owner: dict[str, Any], owner: dict[str, Any], path: Lake
 def _definition_error(table: Table, path: LakePath, stored_owner: object, owner: object) -> FlowBroken:
     return FlowBroken(
         f"{table.flow}: its checkpoint {path} belongs to {stored_owner}, not to {owner}, and Spark cannot "
-        f"go on from there: put the declaration back, give the new one a name of its own, or make all of it anew "
+        f"go on from there: restore the declaration, give the new one a name of its own, or rebuild the whole table "
         f"(jobs/backfill.py --full)",
         "CHECKPOINT_OF_ANOTHER_DEFINITION",
     )

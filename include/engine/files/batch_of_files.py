@@ -38,7 +38,7 @@ from include.spec import TYPED_FORMATS, Files, Table
 CHANGED, SKIPPED = "changed", "skipped"
 INVISIBLE = {
     landing_folder.MISNAMED: "its name is no UTF-8: rename it, and it is read",
-    landing_folder.DANGLING: "it is a link to a file that is not there: mend the link, and it is read",
+    landing_folder.DANGLING: "it is a link to a file that is not there: fix the link, and it is read",
 }
 # Errors that the data of a file may cause, here, in Spark or in Arrow.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)

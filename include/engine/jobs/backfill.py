@@ -36,7 +36,9 @@ def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool, a
     Raises UsageError if that is impossible, LeaseHeld if another job does the same, Unreachable, and FlowFailed.
     """
     if not settings().is_stored(table.name) or not any(map(resume_position.last_commit_metadata, table.flows)):
-        raise UsageError(f"{table.name} has read nothing of its source yet: start its flow, and nothing is to be made")
+        raise UsageError(
+            f"{table.name} has read nothing of its source yet: start its flow; there is nothing to backfill"
+        )
     print("\n".join(preview(table, tables, range_, alone)), flush=True)
     if dry_run:
         return
@@ -49,7 +51,7 @@ def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool, a
 def work(worker: Worker, requested: Backfill) -> None:
     """Does what is left of the backfill that was requested, each table after those that it reads."""
     order = list(worker.tables.tables)
-    worker.keeper.take([backfills.lease_name(requested.root)])
+    worker.renewer.take([backfills.lease_name(requested.root)])
     try:
         _give_up_deleted(worker, requested)
         while undone := sorted(
@@ -58,7 +60,7 @@ def work(worker: Worker, requested: Backfill) -> None:
             _backfill_table(worker, replace(undone[0], alone=requested.alone and undone[0].number == requested.number))
     finally:
         with suppress(Unreachable):
-            worker.keeper.give_back([backfills.lease_name(requested.root)])
+            worker.renewer.give_back([backfills.lease_name(requested.root)])
 
 
 def _give_up_deleted(worker: Worker, requested: Backfill) -> None:

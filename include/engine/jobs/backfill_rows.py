@@ -246,7 +246,7 @@ def _count_rows(checked_rows: DataFrame, table: Table, rules: tuple[Rule, ...]) 
     counts = RowCounts.of([(group[quality.RULES], group["count"]) for group in groups], rules)
     if failing := counts.failing(rules):
         raise FlowBroken(
-            f"{table.name}: rows of the range break {failing}, and nothing of it was replaced: mend the rule or the "
+            f"{table.name}: rows of the range break {failing}, and nothing of it was replaced: fix the rule or the "
             f"transform, or let the rule say otherwise='quarantine'",
             "EXPECTATION_FAILED",
         )

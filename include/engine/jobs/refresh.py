@@ -114,7 +114,7 @@ def refresh_remaining(worker: Worker, run: RefreshRun) -> None:
         with database.transaction(worker.engine) as connection:
             stale_tables.unmark_range(connection, view.name, Slice())
         # After a failure the leases go back only when this process can no longer write.
-        worker.keeper.give_back(window.leases(view))
+        worker.renewer.give_back(window.leases(view))
 
 
 def _refresh(open_window: Window, run: RefreshRun) -> None:
@@ -210,7 +210,7 @@ def _newest(table: str) -> int:
 def _require_none_fails(view: Table, counts: RowCounts, run: RefreshRun) -> None:
     if failing := counts.failing(view.expect):
         raise FlowBroken(
-            f"{view.name}: run '{run.name}' breaks {failing}, and the view is left as it was: mend the rule or the "
+            f"{view.name}: run '{run.name}' breaks {failing}, and the view is left as it was: fix the rule or the "
             f"transform, and begin another run",
             "EXPECTATION_FAILED",
         )

@@ -144,7 +144,7 @@ class ShadowTable:
         worker, flows = self._worker, [flow.flow for flow in self._table.flows]
         self._metadata = open_window.begin(BACKFILL, self._table.name)
         backfills.stop_readers(worker.engine, self._job, flows)
-        with worker.hold_leases([flow for flow in flows if not worker.keeper.holds(flow)], DRAIN_SECONDS):
+        with worker.hold_leases([flow for flow in flows if not worker.renewer.holds(flow)], DRAIN_SECONDS):
             yield
 
     def replace(self) -> None:

@@ -189,7 +189,7 @@ def _check_rules(spark: SparkSession, table: Table, rules: list[str]) -> tuple[D
         made := retry.retried(spark, table, stored_rows, is_committed(table))
     ) is not None:
         stored_rows, before = made, stored_rows.count()
-    # What could not be processed or stored has no row to put back.
+    # What could not be processed or stored has no row to move.
     is_row = F.col(FAILED_RECORD).isNull() if FAILED_RECORD in stored_rows.columns else F.lit(True)
     is_chosen = F.coalesce(_is_chosen(table, rules) & is_committed(table) & is_row, F.lit(False))
     candidates = stored_rows.filter(is_chosen).withColumnRenamed(quality.RULES, VIOLATED_THEN)

@@ -58,7 +58,7 @@ def run(
 def require_possible(plan: RewindPlan) -> None:
     """Raises UsageError if the plan is refused."""
     if plan.refusals:
-        raise UsageError(f"{plan.table} is not put back to {plan.moment.isoformat()}: {'; '.join(plan.refusals)}")
+        raise UsageError(f"{plan.table} is not rewound to {plan.moment.isoformat()}: {'; '.join(plan.refusals)}")
 
 
 def resume(number: int, tables: Catalog, approved_by: str | None = None) -> None:
@@ -85,7 +85,7 @@ def resume(number: int, tables: Catalog, approved_by: str | None = None) -> None
 
 def work(worker: Worker, number: int) -> None:
     """Does what is left of a rewind with an existing worker."""
-    worker.keeper.take([rewinds.lease_name(number)])
+    worker.renewer.take([rewinds.lease_name(number)])
     try:
         rewind = rewinds.get(worker.engine, number)
         if rewind.ended_at is None:
@@ -98,11 +98,11 @@ def work(worker: Worker, number: int) -> None:
                 raise job_error from error
     finally:
         with suppress(Unreachable):
-            worker.keeper.give_back([rewinds.lease_name(number)])
+            worker.renewer.give_back([rewinds.lease_name(number)])
 
 
 def _record_failure(engine: Engine, number: int, error: SluiceError) -> None:
-    """Records the failure. If no table was put back yet, gives the rewind up and lets the flows go on."""
+    """Records the failure. If no table was restored yet, gives the rewind up and lets the flows go on."""
     rewind = rewinds.get(engine, number)
     if rewind.phase in (rewinds.PLANNED, rewinds.STOPPING):
         rewinds.give_up(engine, rewind, str(error))
@@ -128,7 +128,7 @@ def _put_back(worker: Worker, rewind: Rewind) -> None:
         _refresh(worker, rewind)
         difference = _difference(tables)
         imbalance = str(difference) if difference else None
-        rewinds.finish(worker.engine, rewind, f"{len(tables)} tables were put back", imbalance)
+        rewinds.finish(worker.engine, rewind, f"{len(tables)} tables were restored", imbalance)
     if difference:
         raise difference
 
@@ -195,7 +195,7 @@ def _require_restored(rewind: Rewind, tables: list[Table]) -> None:
             if expected_files != files and rewind_plan.was_restored(name, rewind):
                 raise FlowFailed(
                     f"{name}: it does not hold what it held at version {version}, so somebody has written to it: look "
-                    f"at `python -m include.ledger inspect {table.name}`, and run the rewind again"
+                    f"at `sluice inspect {table.name}`, and run the rewind again"
                 )
 
 
@@ -211,7 +211,7 @@ def _refresh(worker: Worker, rewind: Rewind) -> None:
         views = [worker.tables.table(name) for name in rewind.views]
         refresh.refresh_remaining(worker, refresh.RefreshRun.begin(f"rewind {rewind.number} {rewind.key}", views))
     except (FlowFailed, LeaseHeld, Unreachable) as error:
-        reason = f"{rewind.table} was put back to {rewind.moment}, and this view was not refreshed behind that: {error}"
+        reason = f"{rewind.table} was restored to {rewind.moment}, and this view was not refreshed behind that: {error}"
         with database.transaction(worker.engine) as connection:
             for name in rewind.views:
                 stale_tables.mark(connection, name, Slice(), reason)

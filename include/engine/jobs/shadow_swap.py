@@ -113,7 +113,7 @@ def _begin_generation(worker: Worker, flow: Table, shadow: Table) -> dict[str, A
         flow.flow,
         number,
         SEED,
-        worker.keeper.epoch(flow.flow),
+        worker.renewer.epoch(flow.flow),
         owner["source"],
         begin_offsets,
         source_to,

@@ -123,7 +123,7 @@ def _require_no_feed_readers(worker: Worker, table: Table) -> None:
 def read_to_end(worker: Worker, table: Table) -> None:
     """Lets each flow of the shadow table read its source to the end."""
     for flow in shadow_of(table).flows:
-        worker.keeper.take([flow.flow])
+        worker.renewer.take([flow.flow])
         worker.host.run_once([flow])
 
 

@@ -32,12 +32,12 @@ from include.spec import Table
 
 @dataclass(frozen=True)
 class Window:
-    """One window. number: its number in the calendar. keeper: holds `leases(table)`. host: runs the table's flow for a
+    """One window. number: its number in the calendar. renewer: holds `leases(table)`. host: runs the table's flow for a
     merge.
     """
 
     engine: Engine
-    keeper: LeaseRenewer
+    renewer: LeaseRenewer
     host: Host
     spark: SparkSession
     table: Table
@@ -75,7 +75,7 @@ class Window:
     @contextmanager
     def _in_calendar(self) -> Iterator[None]:
         """Records that the window is asked for, and if it fails, why. Raises FlowFailed and Unreachable."""
-        windows.request(self.engine, self.number, self.table.name, self.keeper.epoch(self._lease))
+        windows.request(self.engine, self.number, self.table.name, self.renewer.epoch(self._lease))
         try:
             yield
         except Exception as error:
@@ -93,18 +93,18 @@ class Window:
         timeout_timer = threading.Timer(longest_seconds, halt, ["its window lasts too long"])
         timeout_timer.daemon = True
         try:
-            if not self.keeper.enter(lock_request, lambda: time.monotonic() < deadline):
+            if not self.renewer.enter(lock_request, lambda: time.monotonic() < deadline):
                 raise FlowFailed(
                     f"{self.table.name}: its window did not open within {longest_seconds / 60:g} minutes, because a "
-                    f"batch was in hand all the time: see its driver's log, or raise longest_minutes"
+                    f"batch was running all the time: see its driver's log, or raise longest_minutes"
                 )
             timeout_timer.start()
             # Checked after the wait, because a rewind may begin while this job waits.
-            rewinds.require_unblocked(self.engine, self.table.name, self.keeper.holds)
+            rewinds.require_unblocked(self.engine, self.table.name, self.renewer.holds)
             yield
         finally:
             timeout_timer.cancel()
-            self.keeper.leave(self._lease)
+            self.renewer.leave(self._lease)
 
     @property
     def _lease(self) -> str:

@@ -78,12 +78,12 @@ def _planned_window(
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that may open windows. keeper: renews its leases. host: runs flows for it. halt: ends the process at
+    """A process that may open windows. renewer: renews its leases. host: runs flows for it. halt: ends the process at
     once.
     """
 
     engine: Engine
-    keeper: LeaseRenewer
+    renewer: LeaseRenewer
     host: Host
     spark: SparkSession
     tables: Catalog
@@ -91,7 +91,7 @@ class Worker:
 
     def window(self, table: Table, number: int) -> Window:
         """Returns a window of the calendar. The caller holds the table's leases."""
-        return Window(self.engine, self.keeper, self.host, self.spark, table, self.tables, number)
+        return Window(self.engine, self.renewer, self.host, self.spark, table, self.tables, number)
 
     @contextmanager
     def hold_leases(self, names: list[str], timeout_seconds: float) -> Iterator[None]:
@@ -99,7 +99,7 @@ class Worker:
         deadline = time.monotonic() + timeout_seconds
         while True:
             try:
-                self.keeper.take(names)
+                self.renewer.take(names)
                 break
             except LeaseHeld:
                 if time.monotonic() > deadline:
@@ -110,7 +110,7 @@ class Worker:
         finally:
             # The host has returned the lease of a flow that it has run.
             with suppress(Unreachable):
-                self.keeper.give_back([name for name in names if self.keeper.holds(name)])
+                self.renewer.give_back([name for name in names if self.renewer.holds(name)])
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def leases(table: Table) -> list[str]:
 def take_leases(worker: Worker, table: Table, number: int) -> None:
     """Takes the leases of a planned window. Raises LeaseHeld, and closes the window as skipped, if another has them."""
     try:
-        worker.keeper.take(leases(table))
+        worker.renewer.take(leases(table))
     except SluiceError as error:
         windows.close_unfinished(worker.engine, number, "skipped", str(error))
         raise

@@ -73,7 +73,7 @@ def _parquet(spark: SparkSession, file: Path, schema: T.StructType, may_have_mor
     except (ArrowInvalid, PySparkException) as error:
         reason = next(iter(str(error).strip().splitlines()), "")
         raise UsageError(
-            f"--from-file is {file}, which is no Parquet of the source's rows ({reason}): mend it"
+            f"--from-file is {file}, which is no Parquet of the source's rows ({reason}): fix it"
         ) from error
 
 
@@ -101,13 +101,13 @@ def _csv(file: Path, content: bytes) -> tuple[list[str], list[list[str | None]]]
     try:
         records = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise UsageError(f"--from-file is {file}, which is no CSV in UTF-8 ({error}): mend it") from error
+        raise UsageError(f"--from-file is {file}, which is no CSV in UTF-8 ({error}): fix it") from error
     names, *others = [record for record in records if record] or [[]]
     for number, record in enumerate(others, start=1):
         if len(record) != len(names):
             raise UsageError(
                 f"--from-file is {file}, whose record {number} has {len(record)} cells where its header has "
-                f"{len(names)}: mend it"
+                f"{len(names)}: fix it"
             )
     return names, [[cell or None for cell in record] for record in others]
 
@@ -145,7 +145,7 @@ def _cast_columns(rows: DataFrame, file: Path, schema: T.StructType) -> DataFram
     if bad_row := cast_rows.filter(F.size(ERRORS) > 0).first():
         error, number = bad_row[ERRORS][0], bad_row[NUMBER] + 1
         raise UsageError(
-            f"--from-file is {file}, whose row {number} has a wrong '{error['field']}': {error['message']}: mend it"
+            f"--from-file is {file}, whose row {number} has a wrong '{error['field']}': {error['message']}: fix it"
         )
     return cast_rows.drop(ERRORS)
 

@@ -37,7 +37,7 @@ KAFKA_PLACE = ("timestamp", "partition", "offset")
 FEATURES = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
 
 # The remedy when a stored table cannot be changed to its declaration.
-ANEW = "make all of it anew (jobs/backfill.py --full)"
+ANEW = "rebuild the whole table (jobs/backfill.py --full)"
 
 # The temporary view in a statement that replaces a table.
 NEW = "_new_rows"

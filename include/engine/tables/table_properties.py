@@ -123,7 +123,7 @@ def _check_partitioning(table: Table, stored: Sequence[str]) -> None:
         raise FlowBroken(
             f"{table.name}: it is stored partitioned by {', '.join(stored) or 'nothing'} and declared partitioned by "
             f"{', '.join(table.partition_by) or 'nothing'}: declare it as it is stored, give the new one a name of its "
-            f"own, or make all of it anew (jobs/backfill.py --full)",
+            f"own, or rebuild the whole table (jobs/backfill.py --full)",
             "SCHEMA_CHANGED",
         )
 

@@ -190,8 +190,8 @@ def failed_task_logs(live: Live) -> list[tuple[str, str]]:
     """Name and log of each failed task in the newest completed run of the supervisor."""
     runs = live.on_call.rest(f"{SUPERVISOR}/dagRuns?order_by=-run_after&limit=5")["dag_runs"]
     newest = next(run["dag_run_id"] for run in runs if run["state"] in ("success", "failed"))
-    response = live.on_call.rest(f"{SUPERVISOR}/dagRuns/{newest}/taskInstances?task_id=sick&state=failed")
-    path = f"{SUPERVISOR}/dagRuns/{newest}/taskInstances/sick/logs/1?map_index="
+    response = live.on_call.rest(f"{SUPERVISOR}/dagRuns/{newest}/taskInstances?task_id=unhealthy&state=failed")
+    path = f"{SUPERVISOR}/dagRuns/{newest}/taskInstances/unhealthy/logs/1?map_index="
     return [
         (task["rendered_map_index"], str(live.on_call.rest(path + str(task["map_index"]))))
         for task in response["task_instances"]

@@ -78,9 +78,7 @@ def test_a_replay_that_is_killed_again_and_again_puts_each_mended_row_back_once(
     remaining = [(row["partition"], row["offset"]) for row in pipeline.rows(QUARANTINE)]
     assert sorted(remaining) == sorted(quarantine - replayed_positions)
     with capsys.disabled():
-        print(
-            f"\n{KILLS} kills (seed {SEED}), {killed_at_work} between commits: {len(corrected_rows)} rows put back once"
-        )
+        print(f"\n{KILLS} kills (seed {SEED}), {killed_at_work} between commits: {len(corrected_rows)} rows moved once")
 
 
 def replay_commits(pipeline: Pipeline) -> int:

@@ -108,7 +108,7 @@ def test_rows_of_files_that_are_gone_are_kept_unless_the_table_file_says_otherwi
         list(preview(files, tables, Slice()))
     assert str(exception.value) == (
         f"{files.name} cannot be refreshed: file '1.parquet' that it holds cannot be read in {landing.folder} any "
-        f"more, and those rows would be gone; new data still flows: put back what is missing, or declare "
+        f"more, and those rows would be gone; new data still flows: restore what is missing, or declare "
         f"reset_allowed=True to do without it"
     )
     with pytest.raises(UsageError, match="file '1.parquet' that it holds cannot be read"):
@@ -249,7 +249,7 @@ def test_tables_below_stay_as_they_are_where_nobody_wants_them_to_follow(files, 
     run_once(files, reader)
     assert (contents(files), contents(reader)) == ([2, 10], [1, 2])
     [stale_entry] = [entry for entry in stale_tables.list_all(runner.engine) if entry.table == reader.name]
-    assert f"{files.name} was made again alone: backfill {reader.name}" in stale_entry.why
+    assert f"{files.name} was recomputed alone: backfill {reader.name}" in stale_entry.why
     runner.run(reader, as_a_whole=True)
     assert contents(reader) == [2, 10]
     assert [entry for entry in stale_tables.list_all(runner.engine) if entry.table == reader.name] == []

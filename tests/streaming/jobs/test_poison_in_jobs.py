@@ -65,13 +65,13 @@ def test_a_backfill_leaves_out_rows_that_fail_and_takes_back_those_that_fail_no_
     arrive(spark, name, "x", "3", "2", "y")
     run_once(of)
     assert sorted(failed(of)) == [0, 3]
-    mended = table(name, write, TRANSFORM.replace("(text", "(IF(text = '3', 'three', nullif(text, 'x'))"))
+    fixed = table(name, write, TRANSFORM.replace("(text", "(IF(text = '3', 'three', nullif(text, 'x'))"))
     hours = (0, 3 * 3600) if isinstance(write, Append) else (None, None)
-    Backfills(spark, (mended,)).run(mended, *hours)
-    assert values(mended) == {0: None, 2: 2}
-    assert sorted(failed(mended)) == [1, 3]
-    assert failed(mended)[1].startswith("[CAST_INVALID_INPUT] The value 'three'")
-    assert "every row accounted for" in verify.lines(verify.verify(mended))[0]
+    Backfills(spark, (fixed,)).run(fixed, *hours)
+    assert values(fixed) == {0: None, 2: 2}
+    assert sorted(failed(fixed)) == [1, 3]
+    assert failed(fixed)[1].startswith("[CAST_INVALID_INPUT] The value 'three'")
+    assert "every row accounted for" in verify.lines(verify.verify(fixed))[0]
 
 
 @only_in_full_runs
@@ -117,15 +117,15 @@ def test_a_replay_tries_rows_again_that_failed(spark, run_once, replay, name, wr
     arrive(spark, name, "0", "x", "y", "3", "z")
     run_once(of)
     assert (sorted(failed(of)), sorted(values(of))) == ([1, 2, 4], [0, 3])
-    mended = replace(
+    fixed = replace(
         of, transform=TRANSFORM.replace("(text", "(CASE text WHEN 'x' THEN 1 WHEN 'z' THEN 200 ELSE text END")
     )
-    replay(mended)
-    assert values(mended) == {0: 0, 1: 1, 3: 3}
-    assert sorted(failed(mended)) == [2]
+    replay(fixed)
+    assert values(fixed) == {0: 0, 1: 1, 3: 3}
+    assert sorted(failed(fixed)) == [2]
     assert [(row["offset"], row["_rules"]) for row in rows_of(of.quarantine) if row["value"]] == [(4, ["small"])]
-    assert {row["offset"]: row["time"] for row in rows_of(mended.name)}[1] == at(1).replace(tzinfo=UTC)
-    verify.verify(mended)
+    assert {row["offset"]: row["time"] for row in rows_of(fixed.name)}[1] == at(1).replace(tzinfo=UTC)
+    verify.verify(fixed)
 
 
 def test_a_preview_says_which_rows_the_flow_would_quarantine_and_why(spark, name):

@@ -359,7 +359,7 @@ def test_a_file_holds_messages_or_rows_of_the_source(preview, bronze, silver, tm
     [
         ("rows.csv", "tme\n1\n", "whose column 'tme' the source has not: did you mean 'time'"),
         ("rows.csv", "time,number\n2026-03-01T00:00:00Z\n", "whose record 1 has 1 cells where its header has 2"),
-        ("rows.json", '{"number": 1}\n{"number": "x"}\n', "whose row 2 has a wrong 'number': 'x' is no INT: mend it"),
+        ("rows.json", '{"number": 1}\n{"number": "x"}\n', "whose row 2 has a wrong 'number': 'x' is no INT: fix it"),
         ("rows.json", "[1]\n", "of which a line is no JSON object"),
         ("rows.txt", '{"number": 1}\n', "name a file that ends in .json, .jsonl, .csv or .parquet"),
         ("rows.parquet", "no", "which is no Parquet of the source's rows"),

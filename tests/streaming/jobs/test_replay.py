@@ -141,7 +141,7 @@ def test_a_replay_that_dies_at_a_step_is_ended_by_the_next_one(table, batches, r
         with pytest.raises(FlowFailed, match="killed"):
             replay(with_new_rule(table))
     all_places = sorted(stored_places(table.name) + stored_places(table.quarantine))
-    # Between the append and the delete, the rows that are put back are stored twice.
+    # Between the append and the delete, the rows that are restored are stored twice.
     assert all_places == ([0, 1, 1, 2, 3, 4, 4] if step == "appended" else [0, 1, 2, 3, 4])
     # The flow continues before the next replay, and the rule changes again.
     batches.write(with_new_rule(table), [("d", at(5), 60, 6), ("e", at(6), 360, 7)])

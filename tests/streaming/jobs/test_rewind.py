@@ -136,9 +136,9 @@ def test_what_a_wrong_transform_made_is_undone_and_made_again_by_the_mended_one(
 
 PHASES = {
     "its flows have stopped": ("_replan", 0),
-    "nothing is put back yet": ("_in_window", 0),
-    "the source is put back": ("_in_window", 1),
-    "all is put back": ("_begin_generations", 0),
+    "nothing is restored yet": ("_in_window", 0),
+    "the source is restored": ("_in_window", 1),
+    "all is restored": ("_begin_generations", 0),
     "one flow has its new generation": ("checkpoint.begin_next_generation", 1),
     "its views are to be refreshed": ("_refresh", 0),
     "it is to end": ("rewinds.finish", 0),
@@ -147,7 +147,7 @@ PHASES = {
 
 @pytest.mark.parametrize(
     "phase",
-    [phase if phase == "the source is put back" else pytest.param(phase, marks=only_in_full_runs) for phase in PHASES],
+    [phase if phase == "the source is restored" else pytest.param(phase, marks=only_in_full_runs) for phase in PHASES],
 )
 def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_writes(
     silver, gold, view, bring, run_once, spark, monkeypatch, phase
@@ -211,7 +211,7 @@ def refresh(runner: Rewinds, view: Table) -> None:
 
 
 @only_in_full_runs
-@pytest.mark.parametrize("phase", ["the source is put back", "all is put back", "one flow has its new generation"])
+@pytest.mark.parametrize("phase", ["the source is restored", "all is restored", "one flow has its new generation"])
 def test_a_rewind_that_is_given_up_loses_and_doubles_nothing_and_the_same_again_ends_it(
     silver, gold, copy, bring, run_once, spark, monkeypatch, phase
 ):
@@ -234,7 +234,7 @@ def test_a_rewind_that_is_given_up_loses_and_doubles_nothing_and_the_same_again_
     run_once(silver)
     assert contents(silver) == [(0, 1), (1, 61), (2, 7), (3, 62)]
     verify.verify(silver)
-    if phase == "the source is put back":
+    if phase == "the source is restored":
         # The readers hold rows that are undone upstream, and must not read them twice.
         for reader in (gold, copy):
             with pytest.raises(FlowBroken):

@@ -291,7 +291,7 @@ def test_a_topic_created_anew_has_lost_what_was_read(topic: Topic):
     ]
     clock = topic.clock(position=10)
     assert (clock.expires_in_seconds, clock.unread) == (None, 0)
-    assert clock.why == "the partition ends at 3, before the position: it was cut or created anew"
+    assert clock.why == "the partition ends at 3, before the position: it was cut or recreated"
 
 
 def test_a_new_partition_is_unread_from_its_beginning(topic: Topic):

@@ -189,7 +189,7 @@ def test_all_rows_come_out_the_same_again_while_the_registry_is_gone(orders, run
     for table in (orders.silver.name, orders.silver.quarantine):
         shutil.rmtree(settings().table_path(table))
     shutil.rmtree(settings().checkpoints(orders.silver.flow))
-    # Spark's writers build the plan of each batch anew, as jobs do.
+    # Spark's writers rebuild the plan of each batch, as jobs do.
     switch_fast_path(monkeypatch, False)
     run_once(orders.silver)
     assert (orders.rows(), orders.quarantined()) == (rows, quarantined)

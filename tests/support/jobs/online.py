@@ -34,7 +34,7 @@ def table_of(name: str) -> Table:
 def open_windows(worker: Worker, table: Table) -> None:
     has_ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), has_ended.set()), daemon=True).start()
-    worker.keeper.take(window.leases(table))
+    worker.renewer.take(window.leases(table))
     while True:
         is_last = has_ended.is_set()
         number = windows.plan(worker.engine, table.name, "a test", "many files", is_worth_it=True)
@@ -55,7 +55,7 @@ def main() -> None:
             open_windows(worker, table)
             return
         [flow] = [flow for flow in table.flows if flow.branch == role]
-        worker.keeper.take([flow.flow])
+        worker.renewer.take([flow.flow])
         worker.host.run_once([flow])
 
 

@@ -32,7 +32,7 @@ def test_an_alarm_that_is_acknowledged_says_by_whom_and_until_when_and_is_told_t
     begin(engine, State.BROKEN, "SCHEMA_CHANGED")
     assert acknowledge(engine).startswith(f"{FLOW}: its alarm BROKEN is acknowledged by ada until 20")
     assert is_acknowledged(engine, State.BROKEN, "SCHEMA_CHANGED")
-    assert incidents.untold(engine) == []
+    assert incidents.unsent(engine) == []
 
 
 def test_what_has_no_alarm_cannot_be_acknowledged(engine: Engine):

@@ -27,11 +27,11 @@ RESETS = sorted(DESTRUCTIVE - {Action.SKIP, Action.RELEASE, Action.GIVE_UP})
 
 # (action, wanted state): wanted state after it, number of new turns, and answer.
 CASES = {
-    (Action.RESTART, "running"): ("running", 1, "restarts after the batch in hand"),
-    (Action.RESTART, "draining"): ("draining", 1, "restarts after the batch in hand"),
+    (Action.RESTART, "running"): ("running", 1, "restarts after the current batch"),
+    (Action.RESTART, "draining"): ("draining", 1, "restarts after the current batch"),
     (Action.RESTART, "stopped"): ("stopped", 0, "nothing done, it is stopped: action start"),
-    (Action.STOP, "running"): ("stopped", 0, "stops after the batch in hand"),
-    (Action.STOP, "draining"): ("stopped", 0, "stops after the batch in hand"),
+    (Action.STOP, "running"): ("stopped", 0, "stops after the current batch"),
+    (Action.STOP, "draining"): ("stopped", 0, "stops after the current batch"),
     (Action.STOP, "stopped"): ("stopped", 0, "nothing done, it is stopped"),
     (Action.START, "running"): ("running", 0, "is started"),
     (Action.START, "draining"): ("running", 0, "is started"),
@@ -144,10 +144,10 @@ def test_everything_asked_for_is_on_record_also_what_came_to_nothing(engine):
     ask(engine, Action.RESTART, "silver.a", driver="main", reason="new jar")
     audit_rows = [(row.who, row.action, row.target, row.reason, row.result) for row in rows(engine, audits)]
     assert audit_rows == [
-        ("ann", "stop", "silver.a", "moving", "stops after the batch in hand"),
-        ("ann", "stop", "silver.b", "moving", "stops after the batch in hand"),
+        ("ann", "stop", "silver.a", "moving", "stops after the current batch"),
+        ("ann", "stop", "silver.b", "moving", "stops after the current batch"),
         ("ann", "stop", "silver.b", "moving, really", "nothing done, it is stopped"),
-        ("ann", "restart", "driver main", "new jar", "ends after the batches in hand, and is started again"),
+        ("ann", "restart", "driver main", "new jar", "ends after the current batches, and is started again"),
     ]
     times = [row.at for row in rows(engine, audits)]
     with database.transaction(engine) as connection:
@@ -185,7 +185,7 @@ def test_the_restart_of_a_driver_forgives_its_flows_and_lets_none_of_them_start_
     start_driver(engine, holder())
     fail_flows(engine, "silver.a", "silver.b", "gold.c")
     assert ask(engine, Action.RESTART, "silver.a", "silver.b", driver="main") == [
-        "driver main: ends after the batches in hand, and is started again"
+        "driver main: ends after the current batches, and is started again"
     ]
     assert orders.read(engine, "main", []).ends_epoch == 1
     assert [is_forgiven(engine, flow) for flow in ("silver.a", "silver.b", "gold.c")] == [True, True, False]
@@ -194,7 +194,7 @@ def test_the_restart_of_a_driver_forgives_its_flows_and_lets_none_of_them_start_
 
 def test_any_other_action_on_a_driver_is_meant_for_each_of_its_flows(engine):
     answers = ask(engine, Action.STOP, "silver.a", "silver.b", driver="main")
-    assert answers == ["silver.a: stops after the batch in hand", "silver.b: stops after the batch in hand"]
+    assert answers == ["silver.a: stops after the current batch", "silver.b: stops after the current batch"]
     assert rows(engine, drivers) == []
 
 
@@ -279,4 +279,4 @@ def test_a_restart_that_did_nothing_is_not_repeated_by_the_next_one(engine: Engi
     want(engine, "stopped")
     assert ask(engine, Action.RESTART) == [f"{FLOW}: nothing done, it is stopped: action start"]
     ask(engine, Action.START)
-    assert ask(engine, Action.RESTART) == [f"{FLOW}: restarts after the batch in hand"]
+    assert ask(engine, Action.RESTART) == [f"{FLOW}: restarts after the current batch"]

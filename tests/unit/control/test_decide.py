@@ -22,7 +22,7 @@ from include.control.observed_flow import Failure, ObservedFlow, Start
 
 CURABLE = Failure("no broker answers", "Unreachable", needs_person=False)
 INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)
-SILENT = "its driver ended without a word: read its log"
+SILENT = "its driver exited without an error report: read its log"
 BY_ITSELF = "none, it is started again; sooner by action restart"
 BROKEN_REMEDY = "docs/runbooks/broken.md on DeclarationError, then action restart"
 AWAY = "no broker answers at kafka:9092"
@@ -193,7 +193,7 @@ CASES = {
         held_flow(is_platform_down=True, ended_with_platform=True),
         Decision(State.HEALTHY, "at work"),
     ),
-    "its driver starts it anew, and has just let go of it": (
+    "its driver restarts it, and has just let go of it": (
         starting_flow(5_000.0, sign_seconds_ago=3.0),
         Decision(State.STARTING, "last at work 3 s ago"),
     ),
@@ -279,7 +279,7 @@ CASES = {
     ),
     "its driver ends by itself": (
         restarting_flow(float(FORCE_SECONDS), is_held=True),
-        Decision(State.STARTING, "its driver was asked to restart 90 s ago and ends what it has in hand"),
+        Decision(State.STARTING, "its driver was asked to restart 90 s ago and finishes its current work"),
     ),
     "its driver does not end by itself": (
         restarting_flow(FORCE_SECONDS + 1.0, is_held=True),
@@ -291,7 +291,7 @@ CASES = {
         restarting_flow(2 * FORCE_SECONDS + 1.0, is_held=True),
         Decision(
             State.STUCK,
-            "its driver was asked to restart 181 s ago, and outlives being ended by force",
+            "its driver was asked to restart 181 s ago, and is still alive after SIGKILL",
             "end its process yourself, it is started again then",
             kill=True,
         ),

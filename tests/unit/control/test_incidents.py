@@ -1,4 +1,4 @@
-"""Each incident is notified once. It lasts from the moment something is sick until it is healthy."""
+"""Each incident is notified once. It lasts from the moment something is unhealthy until it is healthy."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,16 +25,16 @@ def end(engine: Engine, target: str = FLOW) -> None:
 
 def notify(engine: Engine) -> list[tuple[str, str, bool]]:
     """Marks all new incidents as notified, and returns them."""
-    untold = incidents.untold(engine)
-    for incident in untold:
-        incidents.mark_told(engine, incident.number)
-    return [(incident.target, incident.state, incident.is_over) for incident in untold]
+    unsent = incidents.unsent(engine)
+    for incident in unsent:
+        incidents.mark_sent(engine, incident.number)
+    return [(incident.target, incident.state, incident.is_over) for incident in unsent]
 
 
 def test_an_incident_is_told_once_however_long_it_lasts(engine):
     begin(engine, "STUCK", "without a sign of progress for 121 s")
     begin(engine, "STUCK", "without a sign of progress for 181 s")
-    [incident] = incidents.untold(engine)
+    [incident] = incidents.unsent(engine)
     assert incident == Incident(incident.number, FLOW, "STUCK", "without a sign of progress for 121 s")
     assert notify(engine) == [(FLOW, "STUCK", False)]
     begin(engine, "STUCK")
@@ -43,7 +43,7 @@ def test_an_incident_is_told_once_however_long_it_lasts(engine):
 
 def test_whoever_died_before_it_told_somebody_tells_it_later(engine):
     begin(engine, "STUCK")
-    assert incidents.untold(engine) == incidents.untold(engine) != []
+    assert incidents.unsent(engine) == incidents.unsent(engine) != []
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_is_over_before_anybody_heard_of_it_is_told_as_over_oldest_first(en
 
 def test_what_is_well_and_never_was_sick_is_no_news(engine):
     end(engine)
-    assert incidents.untold(engine) == []
+    assert incidents.unsent(engine) == []
 
 
 def test_two_watchdogs_at_one_moment_open_one_incident(on_postgresql):

@@ -500,13 +500,13 @@ from include.control.process import Holder
 
 engine = database.connect(sys.argv[1])
 ttl_seconds = float(sys.argv[2])
-keeper = LeaseRenewer(engine, Holder.here("asleep", os.getpid()), ttl_seconds, lambda reason: os._exit(6))
-keeper.take(["silver.readings"])
-keeper.start()
+renewer = LeaseRenewer(engine, Holder.here("asleep", os.getpid()), ttl_seconds, lambda reason: os._exit(6))
+renewer.take(["silver.readings"])
+renewer.start()
 print("kept", flush=True)
 for line in sys.stdin:
     append = LockRequest("silver.readings", "silver.readings", alone=False)
-    print(keeper.enter(append, lambda: True, Order()), flush=True)
+    print(renewer.enter(append, lambda: True, Order()), flush=True)
 """
 
 

@@ -49,7 +49,7 @@ def bring_to_rest(engine: Engine) -> None:
 
 
 def test_a_flow_with_a_schedule_rests_until_it_is_due_and_reads_to_the_end_then(engine):
-    assert follow(engine) == {FLOW: "stops after the batch in hand"}
+    assert follow(engine) == {FLOW: "stops after the current batch"}
     assert follow(engine) == {}
     pass_hours(engine)
     assert follow(engine) == {FLOW: "reads what its source holds now, then stops"}
@@ -103,7 +103,7 @@ def test_a_person_who_stops_it_while_it_reads_wins_too(engine):
     bring_to_rest(engine)
     pass_hours(engine)
     follow(engine)
-    assert ask(engine, Action.STOP) == f"{FLOW}: stops after the batch in hand"
+    assert ask(engine, Action.STOP) == f"{FLOW}: stops after the current batch"
     pass_hours(engine, 5)
     assert follow(engine) == {}
 

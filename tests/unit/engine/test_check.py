@@ -237,7 +237,7 @@ def test_a_transform_that_returns_nothing_is_refused_in_a_sentence(spark):
 
 def test_a_transform_that_fails_is_refused_in_a_sentence(spark):
     assert refusal(spark, readings(lambda rows: rows.where("key"[3]))) == (
-        f"{FILE}its transform fails (IndexError: string index out of range): mend it"
+        f"{FILE}its transform fails (IndexError: string index out of range): fix it"
     )
 
 
@@ -380,7 +380,7 @@ def test_sql_over_anything_else_is_refused(spark, text: str):
 def test_what_is_no_query_is_refused_and_not_carried_out(spark, text: str):
     sentence = refusal(spark, readings(text))
     assert sentence.startswith(f"{FILE}its SQL does not parse at '")
-    assert sentence.endswith("': mend it, it has to be one SELECT")
+    assert sentence.endswith("': fix it, it has to be one SELECT")
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
@@ -560,24 +560,24 @@ FOR_SPARK = (
     "silver/field_with_a_space.py: field 'place.the x' has a character that Delta refuses: use letters, digits and _",
     "silver/lacks_a_column.py: its transform lacks 'max_dep_delay', which the schema names: did you mean 'max_delay'?",
     "silver/makes_a_column_twice.py: its transform has two columns 'offset': rename one of them",
-    "silver/sql_without_a_comma.py: its SQL does not parse at 'source': mend it, it has to be one SELECT",
+    "silver/sql_without_a_comma.py: its SQL does not parse at 'source': fix it, it has to be one SELECT",
     "silver/struct_without_a_comma.py: its schema does not parse at '<': look for a comma, a bracket, a "
     "quote or a type that is missing there",
-    "silver/transform_fails.py:8: its transform fails (IndexError: tuple index out of range): mend it",
+    "silver/transform_fails.py:8: its transform fails (IndexError: tuple index out of range): fix it",
     "silver/unknown_column.py:8: its transform names 'ofset', which is no column there: did you mean 'offset'?",
     "silver/unknown_column_in_sql.py: its SQL names 'ofset', which is no column there: did you mean 'offset'?",
     "silver/unknown_method.py:7: its transform uses 'selct', which a DataFrame has not: did you mean 'select'?",
     "silver/unknown_type.py: its schema names the type 'STRINGG', which Spark has not: did you mean 'STRING'?",
-    "silver/wrong_properties.py: properties set 'delta.apendOnly' to 'true', which Delta does not know: mend its name",
+    "silver/wrong_properties.py: properties set 'delta.apendOnly' to 'true', which Delta does not know: fix its name",
     "silver/wrong_properties.py: properties set 'delta.checkpointInterval' to 'often', and Delta refuses "
     "it: delta.checkpointInterval needs to be a positive integer",
     "silver/wrong_rules.py: rule 'misspelt' names 'ofset', which is no column there: did you mean 'offset'?",
-    "silver/wrong_rules.py: rule 'unfinished' does not parse at end of input: mend its condition",
+    "silver/wrong_rules.py: rule 'unfinished' does not parse at end of input: fix its condition",
     "silver/wrong_rules.py: rule 'unknown function' calls 'lenght', no function of Spark: did you mean 'length'?",
     "silver/wrong_rules.py: rule 'no condition' is BIGINT and not a condition: compare it with something",
     "silver/wrong_rules.py: rule 'types' cannot be analysed (Cannot resolve \"size(offset)\" due to data "
     'type mismatch: The first parameter requires the ("ARRAY" or "MAP") type, however "offset" has '
-    'the type "BIGINT"): mend its condition',
+    'the type "BIGINT"): fix its condition',
     "silver/wrong_types.py: column 'key' is declared STRING, its source has BINARY: change one of them",
     "silver/wrong_types.py: column 'offset' is declared INT, its source has BIGINT: change one of them",
     "gold.reads_an_unknown_type is not judged, as it reads silver.unknown_type",

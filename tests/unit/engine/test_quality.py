@@ -93,7 +93,7 @@ def test_a_rule_that_fails_ends_the_flow_before_anything_of_the_batch_is_written
     assert sentence.startswith(f"{table.name}: batch 1 of generation 1 breaks 'is no cat' (3 rows), and nothing of it ")
     assert "'reservoirVersion': 1," in sentence
     assert "'reservoirVersion': 2," in sentence
-    assert sentence.endswith(": mend the rule or the transform and restart, or let the rule say otherwise='quarantine'")
+    assert sentence.endswith(": fix the rule or the transform and restart, or let the rule say otherwise='quarantine'")
     assert (places(table.name), places(table.quarantine)) == ([0], [])
     mended_table = replace(strict_table, expect=(*FOUR_RULES[:3], replace(FOUR_RULES[3], otherwise="quarantine")))
     result = batches.write_again(mended_table, rows)

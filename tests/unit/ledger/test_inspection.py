@@ -110,7 +110,7 @@ def test_batches_of_several_generations_are_one_history(stored):
 def test_a_table_that_was_restored_has_lost_the_batches_behind_that_version(stored):
     DeltaTable(stored.path).restore(1)
     assert states(stored) == {(1, 2): "undone", (1, 1): "undone", (1, 0): "committed"}
-    assert "version 4 (RESTORE) put it back to 1; without batches" in sentence(stored, "restored")
+    assert "version 4 (RESTORE) restored it to 1; without batches" in sentence(stored, "restored")
     assert f"{stored.table.flow} 1/1 to 2" in sentence(stored, "restored")
     assert inspect(stored.table, 1).states == {"undone": 2, "committed": 1}
 

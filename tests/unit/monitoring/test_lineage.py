@@ -122,7 +122,7 @@ def test_a_damaged_table_is_named_and_leaves_the_others_alone():
     log = settings().table_path(BRONZE.name) / "_delta_log"
     (log / f"{0:020}.json").write_text('{"commitInfo": ')
     results = lineage.emit_events(Catalog({BRONZE.name: BRONZE, other_table.name: other_table}))
-    assert results[BRONZE.flow].startswith("cannot be told: ")
+    assert results[BRONZE.flow].startswith("cannot be sent: ")
     assert results[other_table.flow] == "1/1"
 
 

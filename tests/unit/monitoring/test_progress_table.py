@@ -415,7 +415,7 @@ def test_the_commands_gather_and_show_what_batches_took(ledger):
     ]
     (newest,) = json.loads(ledger("progress", FLOW, "--json", "--limit", "1"))
     assert (newest["event"], newest["at"]) == ("failed", f"{day}T13:00:00+00:00")
-    assert "no progress of bronze.page_views was told yet" in ledger("progress", "bronze.page_views")
+    assert "no progress of bronze.page_views is recorded yet" in ledger("progress", "bronze.page_views")
     with pytest.raises(UsageError, match="bronze.page_view"):
         ledger("progress", "bronze.page_view")
 

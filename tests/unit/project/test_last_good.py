@@ -52,7 +52,7 @@ def test_a_wrong_file_leaves_all_tables_as_they_were_and_is_named(shop: TablePro
     assert list(catalog_after.tables) == list(catalog_before.tables)
     assert catalog_after.tables["silver.a"].schema == catalog_before.tables["silver.a"].schema
     assert catalog_after.warnings == {
-        "silver.a": f"{shop.package}/silver/a.py:1: is no Python ('(' was never closed): mend that line "
+        "silver.a": f"{shop.package}/silver/a.py:1: is no Python ('(' was never closed): fix that line "
         f"(silver.a goes on with its last good definition)"
     }
 
@@ -90,7 +90,7 @@ def test_a_wrong_file_that_never_was_right_takes_what_reads_it_and_nothing_else(
         loaded_catalog.flow("silver.new")
     with pytest.raises(DeclarationError) as error:
         loaded_catalog.table("gold.newer")
-    assert str(error.value) == "gold.newer cannot be used, as it reads gold.new: mend that file"
+    assert str(error.value) == "gold.newer cannot be used, as it reads gold.new: fix that file"
     with pytest.raises(UsageError):
         loaded_catalog.table("gold.other")
 
@@ -222,7 +222,7 @@ def test_the_definition_of_a_deleted_file_is_forgotten(shop: TableProject):
 
 
 def open_alarms(engine: Engine) -> list[tuple[str, str]]:
-    return [(incident.target, incident.state) for incident in incidents.untold(engine)]
+    return [(incident.target, incident.state) for incident in incidents.unsent(engine)]
 
 
 def has_failed(engine: Engine, flow: str) -> bool:

@@ -28,13 +28,13 @@ IN_MEMORY = "in_memory"
 SENTENCES = {
     "cycle": ("silver/egg.py: reads itself in a cycle (silver.egg <- silver.hen <- silver.egg): cut one of these",),
     "delta_is_not_imported": ("silver/readings.py:8: 'Delta' is not defined: write `from include.spec import Delta`",),
-    "file_ends_the_process": ("silver/readings.py:5: cannot be imported (SystemExit: 1): mend that line",),
+    "file_ends_the_process": ("silver/readings.py:5: cannot be imported (SystemExit: 1): fix that line",),
     "import_error": (
-        "silver/readings.py:3: imports 'not_there_at_all', which is not installed: mend the name, or add it to "
+        "silver/readings.py:3: imports 'not_there_at_all', which is not installed: fix the name, or add it to "
         "requirements.txt and run `make lock`",
     ),
     "import_of_a_misspelt_module": (
-        "silver/readings.py:3: imports 'include.spek', which is no module of this project: mend the name",
+        "silver/readings.py:3: imports 'include.spek', which is no module of this project: fix the name",
     ),
     "import_of_a_misspelt_name": (
         "silver/readings.py:3: imports 'Tabel', which include.spec has not: did you mean 'Table'?",
@@ -48,7 +48,7 @@ SENTENCES = {
     "keyword_of_delta_is_misspelt": ("silver/readings.py:8: Delta has no 'max_file': did you mean 'max_files'?",),
     "keyword_of_upsert_is_misspelt": ("silver/readings.py:10: Upsert has no 'key': did you mean 'keys'?",),
     "layer_cannot_be_imported": (
-        "silver/__init__.py:3: imports 'not_there_at_all', which is not installed: mend the name, or add it to "
+        "silver/__init__.py:3: imports 'not_there_at_all', which is not installed: fix the name, or add it to "
         "requirements.txt and run `make lock`",
     ),
     "second_table": (
@@ -80,14 +80,14 @@ SENTENCES = {
     ),
     "rule_over_nothing": (
         "silver/readings.py:11: cannot be imported (ValueError: a rule over nothing: name a column, or a value): "
-        "mend that line",
+        "fix that line",
     ),
     "several_files_are_wrong": (
-        "silver/others.py:3: imports 'not_there_at_all', which is not installed: mend the name, or add it to "
+        "silver/others.py:3: imports 'not_there_at_all', which is not installed: fix the name, or add it to "
         "requirements.txt and run `make lock`",
         "silver/readings.py: cluster_by names 'ofset', no column of its schema: did you mean 'offset'?",
     ),
-    "syntax_error": ("silver/readings.py:5: is no Python ('(' was never closed): mend that line",),
+    "syntax_error": ("silver/readings.py:5: is no Python ('(' was never closed): fix that line",),
     "table_beside_the_layers": (
         "readings.py: lies in no layer, so it would be ignored: move it to one of bronze, silver, gold",
     ),

@@ -108,8 +108,8 @@ def test_an_aggregate_is_cut_by_whole_buckets_and_one_without_is_not_cut():
             replace(SILVER, source=Delta("bronze.events", since_version=4)),
             "2026-03-01",
             "2026-03-02",
-            "silver.readings cannot be backfilled: since says where it begins, and what it left out cannot be told "
-            "from what it read: take since out first",
+            "silver.readings cannot be backfilled: since says where it begins, and what it left out is unknown: "
+            "take since out first",
         ),
         (
             replace(SILVER, time_column=None),

@@ -64,7 +64,7 @@ def test_what_an_overwrite_has_replaced_would_be_left_out_and_that_is_said(store
     assert (preview.after, preview.offset) == (f"{stored.table.flow} 1/1", delta(5))
     [warning] = [line for line in preview.warnings if line.startswith("LEFT OUT")]
     assert f"an overwrite has replaced {stored.table.flow} 1/1 and all before it" in warning
-    assert "put the table back to version 2 first" in warning
+    assert "restore the table to version 2 first" in warning
 
 
 def test_a_table_without_a_batch_would_be_read_from_the_beginning():

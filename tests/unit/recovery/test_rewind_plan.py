@@ -145,7 +145,7 @@ def test_a_log_of_its_source_that_begins_later_is_refused(silver, plan):
 def test_a_flow_that_would_begin_anew_must_not_say_since_when(silver, plan):
     table_since = replace(silver, source=replace(silver.source, since_version=1))
     assert plan(0.1, table=table_since).refusals == [
-        f"{silver.flow}: it would begin anew, and its source says since when: name a later moment"
+        f"{silver.flow}: it would start from the beginning, and its source says since when: name a later moment"
     ]
     assert plan(0.3, table=table_since).refusals == []
 
@@ -165,7 +165,7 @@ def test_what_nobody_makes_again_is_said(silver, plan):
     assert step.undone == ["version 5 (WRITE) is undone and does not come back, as no flow of Sluice wrote it"]
     lines = plan(1.3).lines()
     assert lines[0] == f"{silver.name} goes back to version 2 of 1970-01-01 00:00:01Z"
-    assert "  2 batches with 0 rows are undone and made again" in lines
+    assert "  2 batches with 0 rows are undone and recomputed" in lines
 
 
 def test_views_are_refreshed_and_never_rewound(silver, plan):

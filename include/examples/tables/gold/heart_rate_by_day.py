@@ -1,4 +1,4 @@
-"""Heart rate and energy by tracker model and day: a view, computed anew each night."""
+"""Heart rate and energy by tracker model and day: a view, recomputed each night."""
 
 from include.spec import Delta, Replace, Table
 

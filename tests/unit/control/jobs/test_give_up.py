@@ -157,7 +157,7 @@ def test_a_rewind_that_has_put_nothing_back_leaves_nothing_behind(house, phase):
         rewinds.stop(house.engine, rewind)
     if phase == rewinds.RESTORING:
         rewinds.restore(house.engine, rewind, rewind.cut)
-    assert "nothing was put back" in house.give_up(job_name(rewind))
+    assert "nothing was restored" in house.give_up(job_name(rewind))
     assert (house.wanted_state(house.silver.flow), house.wanted_state(house.gold.flow)) == ("running", "draining")
     assert not house.has_pending_reset(house.silver.flow) and house.stale_reasons() == {}
     assert rewinds.get(house.engine, rewind.number).phase == rewinds.GIVEN_UP
@@ -167,7 +167,7 @@ def test_a_rewind_that_has_put_nothing_back_leaves_nothing_behind(house, phase):
 def test_between_restore_and_new_generations_no_flow_goes_on_where_it_stood(house):
     rewind = house.dead_rewind(house.silver)
     result = house.give_up(job_name(rewind))
-    assert f"{house.silver.name} was put back to version 0, and stays so" in result
+    assert f"{house.silver.name} was restored to version 0, and stays so" in result
     # The checkpoint is ahead of the restored table, so the flow would skip the undone batches.
     assert house.has_pending_reset(house.silver.flow)
     assert resets.pending(house.engine, house.silver.flow) == Reset(
@@ -342,7 +342,7 @@ class FakeLeaseRenewer:
 
 def test_a_table_whose_file_was_deleted_does_not_keep_its_backfill_unended(house):
     backfill = begin_backfill(house, house.bronze, house.silver.flow)
-    worker = type("Own", (), {"tables": house.tables, "keeper": FakeLeaseRenewer(), "engine": house.engine})
+    worker = type("Own", (), {"tables": house.tables, "renewer": FakeLeaseRenewer(), "engine": house.engine})
     engine_backfill.work(worker, backfill)
     assert backfills.unfinished_of(house.engine, backfill.root) == []
     assert house.wanted_state(house.silver.flow) == "running"

@@ -77,8 +77,8 @@ ANSWERS = {
     (Action.STOP, "stopped"): ("stopped", "it is stopped"),
     (Action.START, "running"): ("running", "it is running"),
     (Action.START, "stopped"): ("running", "it is running"),
-    (Action.RESTART, "running"): ("running", "it starts anew"),
-    (Action.RESTART, "draining"): ("draining", "it starts anew"),
+    (Action.RESTART, "running"): ("running", "it restarts"),
+    (Action.RESTART, "draining"): ("draining", "it restarts"),
     (Action.RESTART, "stopped"): ("stopped", "nothing done"),
     (Action.DRAIN, "running"): ("draining", "it is draining"),
     (Action.DRAIN, "stopped"): ("stopped", "nothing done"),
@@ -181,7 +181,7 @@ def test_a_restart_of_a_flow_that_is_held_still_starts_it_once_and_not_twice(eng
 
 def test_a_flow_that_no_job_holds_is_obeyed_at_once(engine: Engine):
     by_backfill(engine)
-    assert ask(engine, Action.STOP, OTHER) == "stops after the batch in hand"
+    assert ask(engine, Action.STOP, OTHER) == "stops after the current batch"
     assert order(engine, OTHER).state == "stopped"
 
 

@@ -92,9 +92,9 @@ def test_a_restart_that_is_asked_for_afterwards_counts(engine: Engine, at_work: 
 
 
 def test_a_restart_that_was_asked_for_before_is_no_reason_to_do_nothing(engine: Engine, at_work: Holder):
-    assert ask(engine, Action.RESTART) == f"{FLOW}: restarts after the batch in hand"
+    assert ask(engine, Action.RESTART) == f"{FLOW}: restarts after the current batch"
     put_clock_back(engine)
-    assert ask(engine, Action.RESTART) == f"{FLOW}: restarts after the batch in hand"
+    assert ask(engine, Action.RESTART) == f"{FLOW}: restarts after the current batch"
 
 
 def test_a_supervisor_that_was_at_work_before_is_not_taken_for_one_that_is(engine: Engine):

@@ -135,13 +135,13 @@ def test_the_table_that_the_target_of_an_alarm_named_becomes_a_value(tmp_path: P
             row = (target, state)
             older.execute("INSERT INTO incident (target, state, reason, error, began_at) VALUES (?, ?, '', '', 1)", row)
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
-    alarms = incidents.untold(engine)
+    alarms = incidents.unsent(engine)
     assert {alarm.subject for alarm in alarms} == {"silver.a"}
     assert len({alarm.target for alarm in alarms}) == 4
     with database.transaction(engine) as connection:
         for alarm in alarms:
             incidents.begin(connection, alarm.subject, alarm.state, "it lasts")
-    assert incidents.untold(engine) == alarms
+    assert incidents.unsent(engine) == alarms
     engine.dispose()
 
 
@@ -175,7 +175,7 @@ def test_a_database_that_a_newer_build_has_migrated_is_refused(first, monkeypatc
         first()
     assert str(refusal.value) == (
         f"the control database has version {newest + 1} of its schema, and this build knows up to {newest}: run the "
-        f"newer build again, or put back the backup of before the upgrade"
+        f"newer build again, or restore the backup of before the upgrade"
     )
 
 

@@ -82,12 +82,12 @@ def test_alarms_that_last_cost_nothing_and_begin_and_end_all_the_same(engine, ho
     orders.fail(engine, MANY, INCURABLE)
     decisions = supervision.settle(engine, "main", MANY).decisions
     assert {decision.state for decision in decisions.values()} == {State.BROKEN}
-    assert len(incidents.untold(engine)) == len(MANY)
+    assert len(incidents.unsent(engine)) == len(MANY)
     statements_of_many = statements(engine, lambda: supervision.settle(engine, "main", MANY))
     assert statements_of_many == statements(engine, lambda: supervision.settle(engine, "main", FEW))
     commands.execute(engine, Command(Action.STOP, tuple(MANY), "ada", "a test"))
     supervision.settle(engine, "main", MANY)
-    assert all(incident.is_over for incident in incidents.untold(engine))
+    assert all(incident.is_over for incident in incidents.unsent(engine))
 
 
 def test_of_hundreds_of_flows_that_are_due_at_once_each_is_a_short_transaction(engine):

@@ -102,10 +102,10 @@ def ask(engine: Engine, action: Action, *flows: str, driver: str | None = None) 
 
 def notify(engine: Engine) -> list[str]:
     """Marks the new incidents of the first flow as notified, and returns their states."""
-    untold = [incident for incident in incidents.untold(engine) if incident.target == A]
-    for incident in untold:
-        incidents.mark_told(engine, incident.number)
-    return [incident.state for incident in untold]
+    unsent = [incident for incident in incidents.unsent(engine) if incident.target == A]
+    for incident in unsent:
+        incidents.mark_sent(engine, incident.number)
+    return [incident.state for incident in unsent]
 
 
 def open_incidents(engine: Engine) -> list[str]:
