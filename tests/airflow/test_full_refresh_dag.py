@@ -85,7 +85,7 @@ def test_a_table_is_made_anew_once_a_person_approved_it_and_those_below_it_follo
     rows_before, dag = pipeline.count(SILVER), f"full_refresh.{SILVER}"
     run = person.trigger(dag, FORM)
     person.wait_for_question(run, dag)
-    assert f"{SILVER} as a whole: {rows_before:,} rows are made again" in person.question(run, dag)["body"]
+    assert f"{SILVER} as a whole: {rows_before:,} rows are recomputed" in person.question(run, dag)["body"]
     assert backfills.newest(pipeline.control) == []
     person.answer(run, tasks.APPROVE, dag)
     person.wait(run, "refresh", "success", "failed", timeout_seconds=300, dag=dag)

@@ -83,7 +83,7 @@ def test_the_platform_comes_up_is_read_and_goes_down_as_the_readme_says(run, hom
     states = run("source var/env.sh && sluice status").stdout
     assert states.startswith("The platform is down: `make down` stopped it ")
     assert "STOPPED" in states
-    assert not re.search("BACKING OFF|STUCK|without a word", states), states
+    assert not re.search("BACKING OFF|STUCK|without an error report", states), states
 
 
 def test_the_example_table_is_the_file_it_names():

@@ -25,13 +25,13 @@ ALLOWED = {("include/engine/failure.py", "message"), ("include/engine/check/chec
 LOGIC = [
     f"tests/unit/control/{name}.py"
     for name in (
-        *("test_acknowledgements", "jobs/test_paused_flows", "jobs/test_give_up", "jobs/test_outdated_rows"),
+        *("test_acknowledgements", "jobs/test_held_flows", "jobs/test_give_up", "jobs/test_outdated_rows"),
         "jobs/test_stale_tables",
     )
 ]
 # Their assertions are about what a sentence says.
 ABOUT_SENTENCES = (
-    *("says", "the_audit_keeps", "between_restore_and_new_generations", "lets_its_readers_go_on_behind_that"),
+    *("says", "the_audit_keeps", "between_restore_and_new_generations", "lets_its_readers_go_on"),
     "leaves_what_others_recompute_to_them",
 )
 

@@ -202,7 +202,7 @@ def test_status_says_which_views_are_incremental_and_why_the_others_are_not(made
     statuses = list(status.statuses(TABLES, timeout_seconds=0.2))
     assert {entry.table: entry.as_json()["refresh"] for entry in statuses if entry.state == "VIEW"} == {
         "gold.joined": "incremental",
-        "gold.above": "full: it sorts its rows",
+        "gold.above": "full",
     }
     text = status_text(statuses)
     assert (text.count("VIEW, incremental"), text.count("VIEW, full")) == (2, 1)
