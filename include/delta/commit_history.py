@@ -46,7 +46,7 @@ def restored_by_hand(log: DeltaLog, versions: Iterable[int]) -> Commit | None:
 def restored_error(flow: str, lacks: str) -> FlowBroken:
     """lacks: the batches that the table lacks, in words."""
     return FlowBroken(
-        f"{flow}: somebody has restored its table, and it lacks what the flow has written {lacks}: action "
+        f"{flow}: somebody has restored its table by a RESTORE, and it lacks what the flow has written {lacks}: action "
         f"reset checkpoint reads that again; jobs/rewind.py restores a table together with its flows",
         "TABLE_RESTORED",
     )

@@ -38,7 +38,7 @@ def test_a_flow_does_not_go_on_behind_a_restore_by_hand_and_a_reset_brings_back_
     restore(spark, table, 1)
     assert numbers(table) == [0]
     append(f"bronze.{name}", [{"number": 3}], SCHEMA)
-    with pytest.raises(FlowBroken, match="restored its table, .* behind batch 1/0: action reset") as error:
+    with pytest.raises(FlowBroken, match="restored its table by a RESTORE, .* behind batch 1/0: action reset") as error:
         run_once(table)
     assert error.value.error == "TABLE_RESTORED"
     assert numbers(table) == [0]
