@@ -31,10 +31,12 @@ SURVIVED, NOTICED, NO_TESTS, TIMEOUT, ENDED_THE_PROCESS = 0, 1, 33, 36, -9
 FOLDER = Path(__file__).resolve().parent.parent.parent / "mutants"
 # By test, its seconds and the functions that it reaches; and the functions that were there then.
 MEASURED, FUNCTIONS = FOLDER / "tests.json", FOLDER / "functions.json"
-WITHOUT_SPARK = [f"tests/unit/engine/test_{name}.py" for name in ("event_times", "known_keys", "small_batches")]
+WITHOUT_SPARK = [
+    *(f"tests/unit/engine/test_{name}.py" for name in ("event_times", "known_keys", "small_batches")),
+    *(f"tests/unit/engine/test_{name}.py" for name in ("replaced_files", "checkpoint_generations")),
+]
 WITH_SPARK = [
-    *(f"tests/unit/engine/test_{name}.py" for name in ("batch", "merge_changes", "quality", "replaced_files")),
-    *("tests/unit/engine/test_checkpoint_generations.py", "tests/unit/engine/test_watermark.py"),
+    *(f"tests/unit/engine/test_{name}.py" for name in ("batch", "merge_changes", "quality", "watermark")),
     *(f"tests/streaming/{name}.py" for name in ("rows/test_merge_batch", "rows/test_retained", "test_fast_path")),
 ]
 
