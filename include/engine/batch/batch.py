@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial, reduce
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -274,13 +275,31 @@ def _write(
     elif isinstance(table.write, Upsert) and not table.merges_changes:
         context.rows_before = _recompute(rows, context, table.write, metadata)
     elif is_raw:
-        if failed:
-            _quarantine(failed.rows, context, metadata, may_be_replay)
-        rows = isolation.with_storable_times(rows)
-        commit.commit(table_rows.coalesce_small(rows, records), table, metadata)
+        _write_raw(rows, context, metadata, may_be_replay, failed, records)
     else:
         assert not isinstance(table.write, Replace), "a view has no flow"
         context.rows_before = _write_checked(rows, context, table.write, metadata, may_be_replay, failed)
+
+
+def _write_raw(
+    rows: DataFrame,
+    context: FlowContext,
+    metadata: CommitMetadata,
+    may_be_replay: bool,
+    failed: FailedRows | None,
+    records: int,
+) -> None:
+    """Appends Kafka records as they are. records: their number, about."""
+    rows = isolation.with_storable_times(rows)
+    bad = [failed.rows] if failed else []
+    if context.constraints:
+        checked_rows = quality.with_violations(rows, context.constraints)
+        rows = checked_rows.filter(F.size(quality.RULES) == 0).drop(quality.RULES)
+        bad.append(checked_rows.filter(F.size(quality.RULES) > 0))
+    if bad:
+        quarantined = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), bad)
+        _quarantine(quarantined, context, metadata, may_be_replay)
+    commit.commit(table_rows.coalesce_small(rows, records), context.table, metadata)
 
 
 def _checked(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, rules: tuple[Rule, ...]) -> DataFrame:

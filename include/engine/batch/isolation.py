@@ -221,7 +221,7 @@ def rows_and_buckets(
             found = [*found, *_together(source_rows, found, aggregate, work, still)]
             still = None
         failed = source_rows.records(found) if found else None
-        records = frozenset(row[FAILED_RECORD] for row in failed.collect()) if failed else frozenset()
+        records = frozenset(row[0] for row in failed.select(FAILED_RECORD).collect()) if failed else frozenset()
         rows = _failed_rows(failed, len(found), table) if failed else None
         if still is None:
             yield IsolatedBuckets(list(starts), [], records, rows)

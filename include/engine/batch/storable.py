@@ -9,6 +9,7 @@ from pyspark.sql.types import (
     DataType,
     DateType,
     MapType,
+    StringType,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -25,11 +26,15 @@ TIMES = "times within the years 1 to 9999"
 NOT_NULL = "values in columns that are NOT NULL"
 CONSTRAINT = "delta.constraints."
 FIRST, LAST = "0001-01-01", "9999-12-31"
+FOLDERS = "text of partitions that names a folder"
+# Longest name of a folder in most file systems. Spark writes these characters in it as % and two digits.
+MOST_BYTES, ESCAPED = 255, r"""[\x01-\x1F"#%'*/:=?\\\x7F{\[\]^]"""
 
 
 def rules_of(table: Table) -> tuple[Rule, ...]:
     """Returns the rules of the table, and those that its columns imply. Rows that break one are quarantined."""
-    return (*table.rules, *_implied(table.schema, table.computed_schema if table.merges_changes else ""))
+    computed = table.computed_schema if table.merges_changes else ""
+    return (*table.rules, *_implied(table.schema, computed, table.partition_by))
 
 
 def constraints_of(table: Table) -> tuple[Expect, ...]:
@@ -40,6 +45,11 @@ def constraints_of(table: Table) -> tuple[Expect, ...]:
         for name, condition in properties.items()
         if name.startswith(CONSTRAINT)
     )
+
+
+def all_rules_of(table: Table) -> tuple[Rule, ...]:
+    """Returns the rules of the table, of its columns and of its CHECK constraints. The table is stored."""
+    return (*rules_of(table), *constraints_of(table))
 
 
 def guarded(rows: DataFrame, rules: tuple[Rule, ...]) -> DataFrame:
@@ -74,7 +84,7 @@ def for_quarantine(rows: DataFrame) -> DataFrame:
 
 
 @lru_cache(maxsize=1_000)
-def _implied(schema: str, computed: str) -> tuple[Expect, ...]:
+def _implied(schema: str, computed: str, partition_by: tuple[str, ...]) -> tuple[Expect, ...]:
     names = struct_type.from_ddl(computed).fieldNames() if computed else []
     fields = [field for field in struct_type.from_ddl(schema) if field.name not in names]
     rules = []
@@ -84,7 +94,17 @@ def _implied(schema: str, computed: str) -> tuple[Expect, ...]:
         ]
         if conditions:
             rules.append(Expect(name, " AND ".join(conditions), implied=True))
+    texts = [field.name for field in fields if field.name in partition_by and isinstance(field.dataType, StringType)]
+    if texts:
+        rules.append(Expect(FOLDERS, " AND ".join(map(_fits_folder, texts)), implied=True))
     return tuple(rules)
+
+
+def _fits_folder(name: str) -> str:
+    """Returns a SQL condition that is never NULL: whether the folder `name=value` of a partition can be made."""
+    escaped = f"regexp_replace({_quoted(name)}, {sql_text.literal(ESCAPED)}, '%00')"
+    fits = f"octet_length({escaped}) < {MOST_BYTES - len(name.encode())}"
+    return f"coalesce({fits} AND instr({_quoted(name)}, '\\0') = 0, true)"
 
 
 def _times(value: str, type_: DataType, _: bool, depth: int = 0) -> str | None:

@@ -22,6 +22,7 @@ from include import logs
 from include.checkpoints import landing_folder
 from include.checkpoints.landing_folder import FolderFile, PlannedFile
 from include.engine import failure
+from include.engine.batch import storable
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.path import FastPath
@@ -30,12 +31,13 @@ from include.engine.files.file_headers import UNREADABLE, VANISHED, FileHeader
 from include.engine.files.schema_evolution import Columns, FileColumn, add_columns
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata
+from include.engine.tables.read_table import read_table
 from include.errors import Unreachable
 from include.flows import source_end
 from include.settings import settings
 from include.spec import TYPED_FORMATS, Files, Table
 
-CHANGED, SKIPPED = "changed", "skipped"
+CHANGED, SKIPPED, NOT_STORABLE = "changed", "skipped", "not storable"
 INVISIBLE = {
     landing_folder.MISNAMED: "its name is no UTF-8: rename it, and it is read",
     landing_folder.DANGLING: "it is a link to a file that is not there: fix the link, and it is read",
@@ -259,7 +261,9 @@ def unreadable_files(
     present: dict[str, FolderFile],
     resolve: ResolveColumns = add_columns,
 ) -> Iterator[BadFile]:
-    """Yields the files that fail when read alone, found by bisection. Raises Unreachable for an outage of a store."""
+    """Yields the files that fail when read alone, or have a row that cannot be stored, found by bisection. Raises
+    Unreachable for an outage of a store.
+    """
     error = _error_of(spark, table, heads, resolve)
     if error and len(heads) > 1:
         middle = len(heads) // 2
@@ -271,13 +275,25 @@ def unreadable_files(
         path = heads[0].path
         system, _ = landing_folder.file_system(settings().folder(table.source.path))  # type: ignore[union-attr]
         rule = UNREADABLE if system.get_file_info(path).is_file else VANISHED
+        if _error_of(spark, table, heads, resolve, is_guarded=False) is None:
+            rule = NOT_STORABLE
         yield BadFile(path, rule, failure.reason(error), present.get(path), file_headers.outage(system, path))
 
 
-def _error_of(spark: SparkSession, table: Table, heads: list[FileHeader], resolve: ResolveColumns) -> Exception | None:
-    """Returns the error of reading these files together, if any. Raises Unreachable if it is one of their store."""
+def _error_of(
+    spark: SparkSession, table: Table, heads: list[FileHeader], resolve: ResolveColumns, is_guarded: bool = True
+) -> Exception | None:
+    """Returns the error of reading these files together, if any. Raises Unreachable if it is one of their store.
+
+    is_guarded: a row that cannot be stored is an error, too.
+    """
     try:
-        read(spark, table, heads, resolve).write.format("noop").mode("overwrite").save()
+        rows = read(spark, table, heads, resolve)
+        if is_guarded and settings().is_stored(table.name):
+            # A column that these files lack is NULL.
+            nothing = read_table(spark, table.name).limit(0)
+            rows = storable.guarded(nothing.unionByName(rows, allowMissingColumns=True), storable.all_rules_of(table))
+        rows.write.format("noop").mode("overwrite").save()
     except DATA_ERRORS as error:
         failure.raise_outage(error)
         return error

@@ -161,7 +161,7 @@ def check_rows(spark: SparkSession, table: Table, job: Backfill, range_rows: Ran
     with ExitStack() as cleanup:
         unchecked_rows, settled = _add_newer_rows(spark, table, job, range_rows, commits)
         cleanup.callback(unchecked_rows.unpersist)
-        rules = left_out.rules_of(table)
+        rules = storable.all_rules_of(table)
         rows = quality.with_violations(unchecked_rows, rules, table, other_rows)
         if not all(isinstance(rule, Expect) for rule in rules):
             rows = rows.persist()

@@ -18,7 +18,7 @@ from include.engine.batch.isolation import FailedRows, Work
 from include.engine.batch.table_rows import Buckets
 from include.engine.tables.read_table import read_table
 from include.project.ranges import Slice
-from include.rules import Expect, Rule
+from include.rules import Expect
 from include.spec import Table, Upsert
 from include.spec.origin import FAILED_RECORD
 
@@ -55,14 +55,10 @@ def work_of(table: Table, job: Backfill) -> Work:
     return Work(table, table.name, f"the backfill {job.range}", "run it again: nothing was replaced")
 
 
-def rules_of(table: Table) -> tuple[Rule, ...]:
-    """Returns the rules of the table, its columns and its CHECK constraints."""
-    return (*storable.rules_of(table), *storable.constraints_of(table))
-
-
 def checked(rows: DataFrame, table: Table) -> DataFrame:
     """Returns rows with `_rules`, by the rules that look at a row alone."""
-    return quality.with_violations(rows, tuple(rule for rule in rules_of(table) if isinstance(rule, Expect)), table)
+    rules = tuple(rule for rule in storable.all_rules_of(table) if isinstance(rule, Expect))
+    return quality.with_violations(rows, rules, table)
 
 
 @dataclass(frozen=True)

@@ -107,24 +107,31 @@ def test_a_batch_that_cannot_go_on_is_left_out_by_approval_and_verify_counts_it(
     assert [row["offset"] for row in rows_of(silver.quarantine)] == [5, 6]
 
 
-def test_a_skipped_batch_of_a_topic_counts_its_offsets(topic, run_once, name):
+def test_records_that_a_raw_table_cannot_hold_are_quarantined_and_a_skipped_batch_of_a_topic_counts_its_offsets(
+    spark, topic, run_once, name
+):
     topic.create().send(*range(3))
-    # A raw table that cannot be written: its constraint holds for no row.
     bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name))
     run_once(bronze)
-    topic.send("a", "b")
     path = settings().table_path(bronze.name)
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.getActiveSession()
-    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT early CHECK (offset < 3)")
-    with pytest.raises(FlowBroken, match=f"{topic.name}/0 3 to 4 .action skip"):
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT other CHECK (offset <> 3)")
+    topic.send("a", "b", "c")
+    run_once(bronze)
+    assert sorted(row["offset"] for row in rows_of(bronze.name)) == [0, 1, 2, 4, 5]
+    assert [(row["offset"], row["_rules"]) for row in rows_of(bronze.quarantine)] == [(3, ["constraint other"])]
+    assert "every row accounted for" in verify.lines(verify.verify(bronze))[0]
+    # It cannot be written: no row of it can be checked.
+    spark.sql(
+        f"ALTER TABLE delta.`{path}` ADD CONSTRAINT early CHECK (IF(offset < 6, true, raise_error('late') IS NULL))"
+    )
+    topic.send("a", "b")
+    with pytest.raises(FlowBroken, match=f"{topic.name}/0 6 to 7 .action skip"):
         run_once(bronze)
     leave_out(bronze)
     topic.send()
     run_once(bronze)
-    assert [row["offset"] for row in rows_of(bronze.name)] == [0, 1, 2]
-    assert f"was skipped (2 offsets, {topic.name}/0 3 to 4): asked for by ann" in verify.verify(bronze).notes[0]
+    assert sorted(row["offset"] for row in rows_of(bronze.name)) == [0, 1, 2, 4, 5]
+    assert f"was skipped (2 offsets, {topic.name}/0 6 to 7): asked for by ann" in verify.verify(bronze).notes[0]
 
 
 def leave_out(table: Table) -> None:

@@ -1,16 +1,24 @@
 """Rows of a source that make a batch fail: they go to the quarantine with their reason, and the flow goes on."""
 
 import json
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
 
+from include.control import commands
+from include.control.commands import Action, Command
+from include.control.store import database
+from include.engine.batch import poison, storable
 from include.errors import FlowBroken
 from include.ledger import verify
+from include.project.sources import inline_steps
+from include.recovery import reset
 from include.rules import FAILED
 from include.settings import settings
-from include.spec import Append, Bucket, Delta, Table, Upsert, Watermark
-from tests.support.flows import rows_of
+from include.spec import Append, Bucket, Delta, Lookup, Table, Upsert, Watermark
+from tests.support.flows import only_in_full_runs, rows_of
+from tests.support.landing import Landing
 
 SOURCE = "topic STRING, partition INT, offset BIGINT, kind STRING, text STRING, amount BIGINT"
 APPEND = Append()
@@ -200,3 +208,120 @@ def test_an_aggregate_leaves_out_a_source_row_that_fails_and_names_a_bucket_that
     (of_bucket,) = [(reason, record) for reason, record in failed if "bucket" in record]
     assert "overflow" in of_bucket[0].lower() and of_bucket[1] == {"bucket": "2026-03-01T03:00:00+00:00"}
     verify.verify(of)
+
+
+def total_of_all(rows):
+    from pyspark.sql import functions as F
+
+    return rows.groupBy("topic").agg(F.sum("amount").alias("total"))
+
+
+@only_in_full_runs
+def test_an_aggregate_without_buckets_leaves_out_the_row_with_which_it_fails_or_a_batch_by_approval(
+    spark, run_once, name, monkeypatch
+):
+    of = table(name, Upsert(keys=("topic",)), schema="topic STRING, total BIGINT", transform=total_of_all)
+    most = 2**63 - 1
+    arrive(spark, name, [("events", 0, 0, "good", None, most - 1), ("events", 0, 1, "good", None, 1)])
+    run_once(of)
+    for offset in (2, 3):
+        arrive(spark, name, good(offset))
+        run_once(of)
+    (left_out, also) = rows_of(of.quarantine)
+    assert [json.loads(row["_failed_record"])["offset"] for row in (left_out, also)] == [2, 3]
+    assert left_out["_failed_reason"].startswith("together with other rows: [ARITHMETIC_OVERFLOW")
+    assert [row["total"] for row in rows_of(of.name)] == [most]
+    monkeypatch.setattr(poison, "MOST_TOGETHER", 0)
+    arrive(spark, name, good(4))
+    with pytest.raises(FlowBroken, match="batch 3 fails, and no row of it alone .*action skip"):
+        run_once(of)
+    command = Command(Action.SKIP, (of.flow,), "ann", "too large", planned=reset.planned(of))
+    commands.execute(database.connect(settings().control_url), command)
+    arrive(spark, name, [("others", 0, 5, "good", None, 7)])
+    run_once(of)
+    assert sorted(row["total"] for row in rows_of(of.name)) == [7, most]
+    verify.verify(of)
+
+
+@only_in_full_runs
+def test_poison_behind_a_lookup_a_step_and_a_change_feed_is_quarantined_alike(spark, run_once, name):
+    arrive(spark, name, good(1))
+    path = settings().table_path(f"bronze.{name}")
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    labels = settings().table_path(f"silver.{name}_labels")
+    frame = spark.createDataFrame([(1, "1"), (2, "x"), (3, "3")], "amount BIGINT, label STRING")
+    frame.coalesce(1).write.format("delta").save(str(labels))
+    lookup = Lookup(f"silver.{name}_labels", on="amount", columns=("label",))
+    columns = {"schema": "offset BIGINT, value BIGINT"}
+    query = "SELECT offset, CAST({} AS BIGINT) AS value FROM source"
+    looked_up = table(name, lookups=(lookup,), transform=query.format("label"), **columns)
+    step = Table(
+        name=f"silver.{name}_step",
+        comment="",
+        source=Delta(f"bronze.{name}"),
+        schema="offset BIGINT, twice BIGINT",
+        transform="SELECT offset, 2 * CAST(text AS BIGINT) AS twice FROM source",
+        temporary=True,
+    )
+    stepped = replace(table(name, transform=query.format("twice"), **columns), name=f"gold.{name}_stepped")
+    stepped = replace(stepped, source=Delta(step.name))
+    stepped = inline_steps({step.name: step, stepped.name: stepped})[0][stepped.name]
+    feed = table(
+        name,
+        Upsert(("offset",), sequence_by="_commit_version", deletes="_change_type = 'delete'"),
+        source=Delta(f"bronze.{name}", changes=True),
+        transform="SELECT offset, CAST(text AS BIGINT) AS value, _commit_version, _change_type FROM source",
+        schema="offset BIGINT, value BIGINT, _commit_version BIGINT, _change_type STRING",
+    )
+    feed = replace(feed, name=f"gold.{name}_feed")
+    flows = (looked_up, stepped, feed)
+    run_once(*flows)
+    arrive(
+        spark, name, [("events", 0, offset, "good", text, offset) for offset, text in ((2, "2"), (3, "x"), (4, "4"))]
+    )
+    run_once(*flows)
+    stored = [sorted(row["offset"] for row in rows_of(flow.name)) for flow in flows]
+    assert stored == [[1, 3, 4], [1, 2, 4], [1, 2, 4]]
+    failed = [[json.loads(row["_failed_record"])["offset"] for row in rows_of(flow.quarantine)] for flow in flows]
+    assert failed == [[2], [3], [3]]
+    for flow in flows:
+        verify.verify(flow)
+
+
+def test_a_file_with_a_row_that_its_table_cannot_hold_is_quarantined_and_the_others_are_read(spark, run_once, name):
+    landing = Landing(name)
+    bronze = replace(landing.table(), schema="a STRING, b STRING", partition_by=("b",))
+    landing.drop("1.csv", "a,b\n1,x\n")
+    run_once(bronze)
+    spark.sql(f"ALTER TABLE delta.`{settings().table_path(bronze.name)}` ADD CONSTRAINT short CHECK (length(a) < 3)")
+    landing.drop("2.csv", "a,b\n1,x\nlonger,x\n")
+    landing.drop("3.csv", "a,b\n3,y\n")
+    landing.drop("4.csv", f"a,b\n4,{'ü' * 127}\n")
+    landing.drop("5.csv", "b\nx\n")
+    run_once(bronze)
+    assert sorted(landing.rows()) == ["1.csv", "3.csv"]
+    reasons = {row["_filename"]: row["_reason"] for row in rows_of(bronze.quarantine)}
+    assert {file: reason.partition("breaks: ")[2].partition(" SQLSTATE")[0] for file, reason in reasons.items()} == {
+        "2.csv": "constraint short",
+        "4.csv": storable.FOLDERS,
+        "5.csv": "constraint short",
+    }
+    assert {rule for row in rows_of(bronze.quarantine) for rule in row["_rules"]} == {"not storable"}
+    assert verify.verify(bronze)
+
+
+def test_text_of_a_partition_that_names_no_folder_is_quarantined(spark, run_once, name):
+    of = table(
+        name, schema="offset BIGINT, text STRING", partition_by=("text",), transform="SELECT offset, text FROM source"
+    )
+    # Of 255 bytes, `text=` takes 5, and % with two digits stands for some characters.
+    fits = ["ü" * 125, "/" * 83, "\n" * 83 + "x", "%2F" * 50, "x" * 250, "'=?}", None]
+    too_long = ["ü" * 125 + "x", "/" * 84, "\n" * 83 + "xy", "%2F" * 51, "x" * 251, "\x00"]
+    rows = [("events", 0, offset, "good", text, offset) for offset, text in enumerate([*fits, *too_long])]
+    arrive(spark, name, rows)
+    run_once(of)
+    assert [row["text"] for row in sorted(rows_of(of.name), key=lambda row: row["offset"])] == fits
+    assert {row["text"]: row["_rules"] for row in rows_of(of.quarantine)} == {
+        text: [storable.FOLDERS] for text in too_long
+    }
+    assert verify.verify(of)
