@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.quality import FIVE, NONE, events
 from benchmarks.support.session import cpu_seconds, session
 from include.catalog import Catalog
-from include.control.jobs import backfills
+from include.control.jobs import backfills, job_id
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
@@ -28,8 +28,8 @@ from include.engine.batch import batch, deduplicate, quality, table_rows
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.jobs import backfill, refresh
+from include.engine.jobs.job import Worker
 from include.engine.jobs.refresh import RefreshRun
-from include.engine.jobs.window import Worker
 from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.engine.tables import create_table
@@ -68,7 +68,8 @@ def fill(table: Table, rows: DataFrame, checkpoint: Path) -> None:
 
 
 def ours(worker: Worker, table: Table) -> None:
-    backfill.work(worker, backfills.begin(worker.engine, table.name, RANGE, "a benchmark"))
+    requested = backfills.begin(worker.engine, table.name, RANGE, "a benchmark")
+    backfill.BackfillJob(worker.engine, job_id.backfill(requested.root)).work(worker)
 
 
 def plain(spark: SparkSession, table: Table) -> None:

@@ -20,6 +20,7 @@ from include.errors import DeclarationError, SluiceError, UsageError
 from include.flows import refreshes
 from include.monitoring import first_load
 from include.project import ranges
+from include.project.ranges import Slice
 from include.recovery import rewind_plan
 from include.recovery.backfill import preview
 from include.settings import settings
@@ -35,24 +36,36 @@ BACKFILL_FORM = {
 
 
 def plan_backfill(name: str, form: dict[str, Any], day: tuple[str, str] | None) -> dict[str, str]:
-    """Returns the range as the job takes it, and prints what will be done.
+    """Returns the range as the job takes it. day: of a run of `airflow backfill create`. Raises as `_preview`."""
+    planned: dict[str, str] = {}
 
-    form: of the trigger. day: of a run of `airflow backfill create`. Raises AirflowFailException if that range of the
-    table cannot be recomputed, and AirflowSkipException with `dry_run`.
+    def range_of(table: Table) -> Slice:
+        begin, end = day if day and table.sliced_by else (form["from"], form["to"])
+        planned.update({"from": begin or "", "to": end or ""})
+        return ranges.parse_slice(table, begin, end)
+
+    _preview(name, form, range_of)
+    return planned
+
+
+def _preview(name: str, form: dict[str, Any], range_of: Callable[[Table], Slice], alone: bool = False) -> list[str]:
+    """Returns and prints what a backfill would do. form: of the trigger.
+
+    Raises AirflowFailException if the table cannot be recomputed, AirflowSkipException with `dry_run`, and Unreachable.
     """
     tables = catalog.load()
     try:
         table = tables.current_definition(name)
-        begin, end = day if day and table.sliced_by else (form["from"], form["to"])
-        range_ = ranges.parse_slice(table, begin, end)
+        range_ = range_of(table)
         if not settings().is_stored(name):
             raise UsageError(f"{name} is not stored yet: start its flow; there is nothing to backfill")
+        lines = list(preview(table, tables, range_, alone))
     except (UsageError, DeclarationError) as error:
         raise AirflowFailException(str(error)) from error
-    logs.info("\n".join(preview(table, tables, range_)))
+    logs.info("\n".join(lines))
     if form["dry_run"]:
         raise AirflowSkipException("it was only to say what would be done")
-    return {"from": begin or "", "to": end or ""}
+    return lines
 
 
 def ask_for_backfill(engine: Engine, table: Table, planned: dict[str, str], run_id: str) -> int | str:
@@ -71,22 +84,8 @@ FULL_REFRESH_FORM = {
 
 
 def plan_full_refresh(name: str, form: dict[str, Any]) -> str:
-    """Returns in Markdown what will be done.
-
-    Raises AirflowFailException if the table cannot be refreshed, AirflowSkipException with `dry_run`, and Unreachable.
-    """
-    tables = catalog.load()
-    try:
-        table = tables.current_definition(name)
-        range_ = ranges.parse_slice(table, None, None, as_a_whole=True)
-        if not settings().is_stored(name):
-            raise UsageError(f"{name} is not stored yet: start its flow; there is nothing to backfill")
-        lines = list(preview(table, tables, range_, form["alone"]))
-    except (UsageError, DeclarationError) as error:
-        raise AirflowFailException(str(error)) from error
-    logs.info("\n".join(lines))
-    if form["dry_run"]:
-        raise AirflowSkipException("it was only to say what would be done")
+    """Returns in Markdown what will be done. Raises as `_preview`."""
+    lines = _preview(name, form, lambda table: ranges.parse_slice(table, None, None, as_a_whole=True), form["alone"])
     return "\n".join(f"{'  ' * line.startswith('  ')}- {line.strip()}" for line in lines) + f"\n\nWhy: {form['reason']}"
 
 

@@ -17,8 +17,9 @@ from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import losses
 from include.engine.jobs import refresh as engine_refresh
-from include.engine.jobs import window
+from include.engine.jobs.job import Worker, leases
 from include.engine.jobs.refresh import RefreshRun
+from include.engine.jobs.table_window import Window
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.settings import settings
@@ -89,11 +90,11 @@ def maintain(spark, engine) -> Callable[..., windows.Window]:
         lease_renewer = LeaseRenewer(
             engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort()
         )
-        lease_renewer.take(window.leases(table))
+        lease_renewer.take(leases(table))
         lease_renewer.start()
         try:
             host = Host(spark, engine, lease_renewer, "maintain")
-            window.Window(engine, lease_renewer, host, spark, table, tables, number).run(lambda reason: os.abort())
+            Window(engine, lease_renewer, host, spark, table, tables, number).run(lambda reason: os.abort())
         finally:
             lease_renewer.stop()
         completed_window = windows.find(engine, number)
@@ -115,7 +116,7 @@ def refresh(spark, engine) -> Callable[..., None]:
         try:
             tables = Catalog({view.name: view for view in selected_views})
             host = Host(spark, engine, lease_renewer, "refresh")
-            worker = window.Worker(engine, lease_renewer, host, spark, tables, lambda reason: os.abort())
+            worker = Worker(engine, lease_renewer, host, spark, tables, lambda reason: os.abort())
             engine_refresh.refresh_remaining(worker, RefreshRun.begin(run_name, list(selected_views)))
         finally:
             lease_renewer.stop()

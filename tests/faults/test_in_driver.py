@@ -18,8 +18,9 @@ from include.control.jobs.queue import JobStatus
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.delta.delta_log import DeltaLog
-from include.engine.jobs import backfill, replacement
-from include.engine.jobs.window import Worker
+from include.engine.jobs import replacement
+from include.engine.jobs.backfill import BackfillJob
+from include.engine.jobs.job import Worker
 from include.engine.stream.driver import jvm_pid
 from include.ledger import verify
 from include.project import ranges
@@ -192,7 +193,7 @@ def test_a_driver_that_is_to_end_leaves_a_backfill_to_its_successor(silver, driv
 
 @only_in_full_runs
 def test_a_window_that_lasts_too_long_ends_the_backfill_and_not_the_driver(silver, driver, engine, monkeypatch):
-    def work(worker: Worker, entry: Backfill) -> None:
+    def run(_job: BackfillJob, worker: Worker, entry: Backfill) -> None:
         backfills.set_phase(engine, entry.number, backfills.REPLACING, "for ever")
         threading.Timer(1, worker.halt, ["its window lasts too long"]).start()
         worker.spark.range(600).selectExpr("reflect('java.lang.Thread', 'sleep', 1000L)").collect()
@@ -200,7 +201,7 @@ def test_a_window_that_lasts_too_long_ends_the_backfill_and_not_the_driver(silve
     with driver(silver) as running_driver:
         wait_for_rows(silver, 40)
         with monkeypatch.context() as patch:
-            patch.setattr(backfill, "work", work)
+            patch.setattr(BackfillJob, "run", run)
             number = request_backfill(engine, silver, running_driver.name, 1, 3)
             assert wait_for_outcome(engine, number).failure == "its window lasts too long"
         assert request_backfill(engine, silver, running_driver.name, 1, 3) == number

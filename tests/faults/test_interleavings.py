@@ -26,7 +26,8 @@ from include.control.store import database
 from include.control.store.schema import pauses, runs
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
-from include.engine.jobs import window
+from include.engine.jobs.job import leases
+from include.engine.jobs.table_window import Window
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.engine.tables import maintain
@@ -252,7 +253,7 @@ class Scenario:
             self.engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort()
         )
         try:
-            lease_renewer.take(window.leases(table))
+            lease_renewer.take(leases(table))
         except LeaseHeld as error:
             windows.close_unfinished(self.engine, number, "skipped", str(error))
             return f"refused {table.name}"
@@ -260,7 +261,7 @@ class Scenario:
         try:
             spark, tables = self.sessions[table.name], Catalog({member.name: member for member in self.tables})
             host = Host(spark, self.engine, lease_renewer, "maintain")
-            window.Window(self.engine, lease_renewer, host, spark, table, tables, number).run(lambda reason: os.abort())
+            Window(self.engine, lease_renewer, host, spark, table, tables, number).run(lambda reason: os.abort())
         finally:
             lease_renewer.stop()
         completed_window = windows.find(self.engine, number)

@@ -21,7 +21,7 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import refresh as engine_refresh
-from include.engine.jobs import window
+from include.engine.jobs.job import leases
 from include.engine.tables import maintain as engine_maintain
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable
 from include.flows import refreshes
@@ -319,7 +319,7 @@ def test_a_view_that_somebody_else_has_to_himself_is_not_refreshed(name, grow, r
     view, _ = views(name)
     grow(8)
     other_holder = LeaseRenewer(engine, Holder.here("maintain", os.getpid()), 60, lambda reason: os.abort())
-    other_holder.take(window.leases(view))
+    other_holder.take(leases(view))
     other_holder.start()
     try:
         with pytest.raises(LeaseHeld):

@@ -13,7 +13,8 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.jobs import replay as engine_replay
-from include.engine.jobs import window
+from include.engine.jobs.job import leases
+from include.engine.jobs.table_window import Window
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.settings import settings
@@ -70,13 +71,11 @@ def replay(spark: SparkSession) -> Callable[..., windows.Window]:
         lease_renewer = LeaseRenewer(
             engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort()
         )
-        lease_renewer.take(window.leases(table))
+        lease_renewer.take(leases(table))
         lease_renewer.start()
         try:
             host = Host(spark, engine, lease_renewer, "maintain")
-            replay_window = window.Window(
-                engine, lease_renewer, host, spark, table, Catalog({table.name: table}), number
-            )
+            replay_window = Window(engine, lease_renewer, host, spark, table, Catalog({table.name: table}), number)
             with replay_window.open(lambda reason: os.abort()) as open_window:
                 engine_replay.replay(open_window, list(rules))
         finally:

@@ -1,19 +1,19 @@
 """Runs backfills in this process, as `jobs/backfill.py` does."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
-from include.control.jobs import backfills
+from include.control.jobs import backfills, job_id
 from include.control.jobs.backfills import Backfill
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
-from include.engine.jobs import backfill
-from include.engine.jobs.window import Worker
+from include.engine.jobs.backfill import BackfillJob
+from include.engine.jobs.job import Worker
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.project import ranges
@@ -55,9 +55,9 @@ class Backfills:
         try:
             host = Host(self.spark, self.engine, lease_renewer, "backfill")
             tables = Catalog({member.name: member for member in self.tables})
-            backfill.work(
-                Worker(self.engine, lease_renewer, host, self.spark, tables, lambda reason: os.abort()),
-                replace(new_backfill, alone=alone),
+            worker = Worker(self.engine, lease_renewer, host, self.spark, tables, lambda reason: os.abort())
+            BackfillJob(self.engine, job_id.backfill(new_backfill.root), new_backfill.number if alone else None).work(
+                worker
             )
         finally:
             lease_renewer.stop()

@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
-from include.control.jobs import rewinds
+from include.control.jobs import job_id, rewinds
 from include.control.jobs.rewinds import Rewind
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import rewind
-from include.engine.jobs.window import Worker
+from include.engine.jobs.job import Worker
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.recovery import rewind_plan
@@ -46,7 +46,7 @@ class Rewinds:
     def complete(self, number: int) -> Rewind:
         """Complete an unfinished rewind."""
         with self.worker() as worker:
-            rewind.work(worker, number)
+            rewind.RewindJob(self.engine, job_id.rewind(number)).work(worker)
         return rewinds.get(self.engine, number)
 
     @contextmanager

@@ -92,7 +92,7 @@ def begin(engine: Engine, table: str, range_: Slice, requester: str) -> Backfill
 
 
 def request(engine: Engine, table: str, range_: Slice, requester: str, driver: str) -> int | None:
-    """Request a backfill from a driver, and return its number. An equal request that no driver has started is reused.
+    """Request a backfill from a driver, and return its root. An equal request that no driver has started is reused.
 
     Returns None, and stores nothing, if the driver is not alive. Raises UsageError if this run's backfill was given up,
     and Unreachable.
@@ -103,13 +103,13 @@ def request(engine: Engine, table: str, range_: Slice, requester: str, driver: s
             return None
         found = connection.execute(unstarted.where(_is_of(table, range_), requests.c.tries == 0)).scalars().first()
     require_not_given_up(engine, table, range_, requester)
-    number = found or begin(engine, table, range_, requester).number
-    if not queue.request(engine, job_id.backfill(number), driver):
+    root = found or begin(engine, table, range_, requester).root
+    if not queue.request(engine, job_id.backfill(root), driver):
         return None
     with database.transaction(engine) as connection:
-        is_planned = (backfills.c.number == number) & (backfills.c.phase == PLANNED)
+        is_planned = (backfills.c.number == root) & (backfills.c.phase == PLANNED)
         connection.execute(update(backfills).where(is_planned).values(said=f"driver '{driver}' is asked to do it"))
-    return number
+    return root
 
 
 def fail_request(engine: Engine, root: int, failure: str) -> None:

@@ -111,17 +111,10 @@ def plan(
 ) -> Rewind:
     """Store a new rewind, which begins later. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        now = database.now(connection)
-        values: dict[str, Any] = {"target": table, "moment": moment, "cut": _cut_json(cut)}
-        values |= {"views": json.dumps(list(views))}
-        values |= {
-            "key": uuid.uuid4().hex,
-            "who": requester,
-            "reason": reason,
-            "phase": PLANNED,
-            "said": f"to {moment}",
-        }
-        values |= {"planned_at": now, "phase_at": now}
+        now, key = database.now(connection), uuid.uuid4().hex
+        values: dict[str, Any] = {"target": table, "moment": moment, "cut": _cut_json(cut), "key": key}
+        values |= {"views": json.dumps(list(views)), "who": requester, "reason": reason}
+        values |= {"phase": PLANNED, "said": f"to {moment}", "planned_at": now, "phase_at": now}
         number = int(connection.execute(insert(rewinds).values(values).returning(rewinds.c.number)).scalar_one())
         return _read(connection, number)
 

@@ -130,14 +130,6 @@ def find(engine: Engine, number: int) -> Window | None:
         return _to_window(connection, row) if row else None
 
 
-def fail_request(engine: Engine, number: int, failure: str) -> None:
-    """Withdraw the request, and close a window that was not begun. Raises Unreachable."""
-    queue.withdraw(engine, job_id.window(number))
-    planned = find(engine, number)
-    if planned and planned.state == "planned":
-        close_unfinished(engine, number, "failed", failure)
-
-
 def status(engine: Engine, number: int) -> JobStatus:
     """The status of a requested window, for the task that waits for it. A failed window is done too: its row in the
     calendar names the failure. Raises Unreachable.
@@ -152,7 +144,7 @@ def status(engine: Engine, number: int) -> JobStatus:
     if window.state in ("asked", "open"):
         return JobStatus(f"{window.table}: {window.step or window.state}", is_in_hand=True)
     if window.state == "planned":
-        return JobStatus("a driver is about to open it")
+        return JobStatus("no driver has opened it")
     if window.state == "failed" and window.closed_at is None:
         return JobStatus("its driver died", failure=window.why)
     return JobStatus(f"it is {window.state}", is_done=True)

@@ -4,23 +4,23 @@ Each table has one window. In the window one commit replaces the range. Flows th
 at that commit, so they read everything before it and go on behind it. If the job dies, the next try ends it.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+
+from sqlalchemy import Engine
 
 from include import catalog, logs
 from include.catalog import Catalog
-from include.control.jobs import backfills, windows
+from include.control.jobs import backfills, job_id
 from include.control.jobs.backfills import Backfill, Follower
+from include.control.jobs.job_id import JobId
 from include.control.store import database
 from include.engine import failure
 from include.engine.checkpoints import definition
-from include.engine.jobs import shadow_swap, shadow_table, window
-from include.engine.jobs.drain import drain_readers
-from include.engine.jobs.replacement import Replacement, choose_replacement
-from include.engine.jobs.table_window import Window
-from include.engine.jobs.window import Worker
-from include.errors import SluiceError, Unreachable, UsageError
+from include.engine.jobs import shadow_table
+from include.engine.jobs.job import Job, Worker, open_worker
+from include.engine.jobs.replacement import Replacement, choose_replacement, drain_readers
+from include.errors import SluiceError, UsageError
 from include.flows import resume_position
 from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
@@ -44,34 +44,41 @@ def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool, a
         return
     engine = database.connect(settings().control_url)
     backfills.require_not_given_up(engine, table.name, range_, who)
-    with window.open_worker(engine, tables, f"backfill {table.name}", [table.name]) as worker:
-        work(worker, replace(backfills.begin(engine, table.name, range_, who), alone=alone))
+    with open_worker(engine, tables, f"backfill {table.name}", [table.name]) as worker:
+        requested = backfills.begin(engine, table.name, range_, who)
+        BackfillJob(engine, job_id.backfill(requested.root), requested.number if alone else None).work(worker)
 
 
-def work(worker: Worker, requested: Backfill) -> None:
-    """Does what is left of the backfill that was requested, each table after those that it reads."""
-    order = list(worker.tables.tables)
-    worker.renewer.take([backfills.lease_name(requested.root)])
-    try:
-        _give_up_deleted(worker, requested)
-        while undone := sorted(
-            backfills.unfinished_of(worker.engine, requested.root), key=lambda backfill: order.index(backfill.table)
-        ):
-            _backfill_table(worker, replace(undone[0], alone=requested.alone and undone[0].number == requested.number))
-    finally:
-        with suppress(Unreachable):
-            worker.renewer.give_back([backfills.lease_name(requested.root)])
+class BackfillJob(Job[Backfill]):
+    """A requested backfill. Each table is a stage, after those that it reads; a table's end adds those below it.
 
-
-def _give_up_deleted(worker: Worker, requested: Backfill) -> None:
-    """Gives up backfills of tables without a file, so that others need not wait. Raises DeclarationError for a wrong
-    file.
+    alone: the number of the backfill whose table's readers are not backfilled.
     """
-    for job in backfills.unfinished_of(worker.engine, requested.root):
-        if job.table not in worker.tables.tables and not catalog.has_file(job.table):
-            giving_up.give_up_backfill(worker.engine, worker.tables, job)
-        else:
-            worker.tables.table(job.table)
+
+    def __init__(self, engine: Engine, id_: JobId, alone: int | None = None) -> None:
+        super().__init__(engine, id_)
+        self._alone = alone
+
+    def table(self) -> str:
+        return backfills.find(self.engine, self.id.number).table
+
+    def plan(self, worker: Worker) -> list[Backfill]:
+        order, parts = list(worker.tables.tables), []
+        for part in backfills.unfinished_of(self.engine, self.id.number):
+            if part.table not in worker.tables.tables and not catalog.has_file(part.table):
+                # Others need not wait for a table that no longer exists.
+                giving_up.give_up_backfill(self.engine, worker.tables, part)
+            else:
+                # Raises DeclarationError for a wrong file.
+                worker.tables.table(part.table)
+                parts.append(replace(part, alone=part.number == self._alone))
+        return sorted(parts, key=lambda part: order.index(part.table))
+
+    def run(self, worker: Worker, stage: Backfill) -> None:
+        _backfill_table(worker, stage)
+
+    def fail(self, reason: str) -> None:
+        backfills.fail_request(self.engine, self.id.number, reason)
 
 
 def _backfill_table(worker: Worker, job: Backfill) -> None:
@@ -101,7 +108,10 @@ def _run_phases(worker: Worker, table: Table, job: Backfill) -> None:
         count = replacement.compute() if replacement else None
         progress = "" if count is None else f"{count:,} rows are made, "
         backfills.set_phase(worker.engine, job.number, backfills.WAITING, f"{progress}its window is asked for")
-        with _open_window(worker, table, job) as open_window, ExitStack() as prepared:
+        with (
+            worker.open_window(table, job.who, f"backfill {job.number} {job.range}") as open_window,
+            ExitStack() as prepared,
+        ):
             _settle_dead_jobs(worker, table, job)
             if replacement and _is_pending(table, job):
                 prepared.enter_context(replacement.prepare(open_window))
@@ -120,16 +130,6 @@ def _run_phases(worker: Worker, table: Table, job: Backfill) -> None:
 
 def _is_pending(table: Table, job: Backfill) -> bool:
     return replacing_commit(table.name, job) is None
-
-
-@contextmanager
-def _open_window(worker: Worker, table: Table, job: Backfill) -> Iterator[Window]:
-    number = windows.plan(worker.engine, table.name, job.who, f"backfill {job.number} {job.range}", is_worth_it=True)
-    with (
-        worker.hold_leases(window.leases(table), table.maintain.longest_minutes * 60),
-        worker.window(table, number).open(worker.halt) as open_window,
-    ):
-        yield open_window
 
 
 def _settle_dead_jobs(worker: Worker, table: Table, job: Backfill) -> None:
@@ -153,7 +153,7 @@ def _finish(worker: Worker, table: Table, job: Backfill) -> None:
     commit = replacing_commit(table.name, job)
     assert commit, "its range is replaced"
     metadata = commit.metadata[BACKFILL]
-    shadow_swap.finish_swap(worker.spark, table, commit)
+    shadow_table.finish_swap(worker.spark, table, commit)
     rows = (metadata["rows_before"], commit.rows or 0)
     downstream = {flow.name: worker.tables.tables[flow.name] for flow in readers(worker.tables, table.name)}
     alone = metadata.get("alone", False)

@@ -5,10 +5,10 @@ of another process, and they go on when it fails.
 """
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
@@ -16,19 +16,20 @@ from sqlalchemy import Engine
 
 from include import catalog, logs
 from include.catalog import Catalog
-from include.control.jobs import backfills, queue, windows
+from include.control.jobs import queue
 from include.control.jobs.job_id import JobId, JobKind
 from include.control.lease_renewer import LeaseRenewer
 from include.control.orders import Orders
 from include.control.process import Holder
 from include.control.store import database
 from include.engine import failure
-from include.engine.jobs import backfill, window
-from include.engine.jobs.window import Worker
+from include.engine.jobs.backfill import BackfillJob
+from include.engine.jobs.job import Job, Worker
+from include.engine.jobs.window import WindowJob
 from include.engine.session import jvm_of
 from include.engine.stream import driver
 from include.engine.stream.host import Host
-from include.errors import FlowFailed, SluiceError, Unreachable
+from include.errors import SluiceError, Unreachable
 from include.settings import settings
 
 # Tag of the job's Spark jobs, by which they can be cancelled, and name of their scheduler pool.
@@ -38,57 +39,7 @@ DRIVER_ENDS = "its driver ends: the next one goes on with it"
 END_SECONDS = 60
 
 
-class RequestedJob(ABC):
-    """A job that a driver was asked for. Every method raises Unreachable."""
-
-    def __init__(self, engine: Engine, number: int) -> None:
-        self.engine = engine
-        self.number = number
-
-    @abstractmethod
-    def table(self) -> str:
-        """Returns the table that the job is for. Raises FlowFailed if the job does not exist."""
-
-    @abstractmethod
-    def work(self, worker: Worker) -> None:
-        """Does what is left of the job. worker: has a Spark session of its own and holds no lease yet."""
-
-    @abstractmethod
-    def fail(self, reason: str) -> None:
-        """Withdraws the request, and records that the job failed. Called again if the database does not answer."""
-
-
-class RequestedBackfill(RequestedJob):
-    """A requested backfill, including those of downstream tables."""
-
-    def table(self) -> str:
-        return backfills.find(self.engine, self.number).table
-
-    def work(self, worker: Worker) -> None:
-        backfill.work(worker, backfills.find(self.engine, self.number))
-
-    def fail(self, reason: str) -> None:
-        backfills.fail_request(self.engine, self.number, reason)
-
-
-class RequestedWindow(RequestedJob):
-    """A requested window of the calendar, which records its result."""
-
-    def table(self) -> str:
-        if planned := windows.find(self.engine, self.number):
-            return planned.table
-        raise FlowFailed(f"window {self.number} stands in no calendar: plan another, maintain.<table>")
-
-    def work(self, worker: Worker) -> None:
-        table = worker.tables.table(self.table())
-        window.take_leases(worker, table, self.number)
-        worker.window(table, self.number).run(worker.halt)
-
-    def fail(self, reason: str) -> None:
-        windows.fail_request(self.engine, self.number, reason)
-
-
-KINDS: dict[JobKind, type[RequestedJob]] = {JobKind.BACKFILL: RequestedBackfill, JobKind.WINDOW: RequestedWindow}
+KINDS: dict[JobKind, type[Job[Any]]] = {JobKind.BACKFILL: BackfillJob, JobKind.WINDOW: WindowJob}
 
 
 class JobRunner:
@@ -127,7 +78,7 @@ class JobRunner:
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self, requested: JobId, tables: Catalog) -> None:
-        job = KINDS[requested.kind](self._engine, requested.number)
+        job = KINDS[requested.kind](self._engine, requested)
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", TAG)
         context.addJobTag(TAG)

@@ -13,17 +13,16 @@ from pyspark.sql import functions as F
 
 from include import logs
 from include.catalog import Catalog
-from include.control.jobs import stale_tables, windows
+from include.control.jobs import stale_tables
 from include.control.store import database
 from include.delta import stored_table, versions
 from include.engine import struct_type
 from include.engine.batch import quality
 from include.engine.batch.quality import RowCounts
 from include.engine.batch.transform import SOURCE, apply, apply_join
-from include.engine.jobs import window
 from include.engine.jobs.incremental import EMPTY_COMMITS, Change, Computation
+from include.engine.jobs.job import Worker, open_worker
 from include.engine.jobs.table_window import Window
-from include.engine.jobs.window import Worker
 from include.engine.tables import commit, foreign_table
 from include.engine.tables.read_table import read_as_of
 from include.errors import FlowBroken, Unreachable
@@ -100,21 +99,17 @@ def run(name: str, views: list[Table], tables: Catalog) -> None:
             logs.info(f"nothing done, run '{name}' has refreshed it", view.name)
     if not refresh_run.left:
         return
-    with window.open_worker(engine, tables, f"refresh {name}", list(refresh_run.reads)) as worker:
+    with open_worker(engine, tables, f"refresh {name}", list(refresh_run.reads)) as worker:
         refresh_remaining(worker, refresh_run)
 
 
 def refresh_remaining(worker: Worker, run: RefreshRun) -> None:
     """Refreshes the remaining views of the run, each in its own window. Raises as `run`."""
     for view in run.left:
-        number = windows.plan(worker.engine, view.name, run.name, STEP, is_worth_it=True)
-        window.take_leases(worker, view, number)
-        with worker.window(view, number).open(worker.halt) as open_window:
+        with worker.open_window(view, run.name, STEP, wait_seconds=0) as open_window:
             _refresh(open_window, run)
-        with database.transaction(worker.engine) as connection:
-            stale_tables.unmark_range(connection, view.name, Slice())
-        # After a failure the leases go back only when this process can no longer write.
-        worker.renewer.give_back(window.leases(view))
+            with database.transaction(worker.engine) as connection:
+                stale_tables.unmark_range(connection, view.name, Slice())
 
 
 def _refresh(open_window: Window, run: RefreshRun) -> None:

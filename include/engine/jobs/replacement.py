@@ -1,26 +1,41 @@
 """The ways in which a backfill replaces a range of one table: appended rows, an aggregate, and a shadow table.
 
-All have the same phases. They differ in what they compute before the window and inside it.
+All have the same phases. They differ in what they compute before the window and inside it. Before a range is replaced,
+the readers of the table read its appends to the end and stop.
 """
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
+from include.checkpoints import checkpoint_files
+from include.control import lease
 from include.control.jobs import backfills
 from include.control.jobs.backfills import Backfill
+from include.control.store import database
+from include.delta.backlog import StreamSource
+from include.delta.delta_log import DeltaLog
 from include.engine.batch import table_rows
-from include.engine.jobs import shadow_swap, shadow_table
+from include.engine.jobs import shadow_table
 from include.engine.jobs.backfill_commits import replace_left_out, replace_quarantine, replace_retained, replace_table
 from include.engine.jobs.backfill_rows import CheckedRows, RangeRows, check_rows, compute_aggregate, compute_rows
-from include.engine.jobs.drain import DRAIN_SECONDS
+from include.engine.jobs.job import Worker
 from include.engine.jobs.table_window import Window
-from include.engine.jobs.window import Worker
 from include.engine.tables import create_table
+from include.errors import FlowFailed
 from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
+from include.recovery.backfill import readers
 from include.settings import settings
 from include.spec import Delta, Table, Upsert
+
+# A reader that does not stop in this time must not make the table's own flow wait any longer.
+DRAIN_SECONDS = 180
+# A reader with a short interval reads the rest in less than this; otherwise the backfill stops it first.
+CATCH_UP_SECONDS = 3
+LOOK_SECONDS = 0.2
 
 
 class Replacement(Protocol):
@@ -151,7 +166,7 @@ class ShadowTable:
         shadow_table.read_to_end(self._worker, self._table)
         progress = f"takes over what {self._shadow_name} holds"
         backfills.set_phase(self._worker.engine, self._job.number, backfills.REPLACING, progress)
-        shadow_swap.put_in_place(self._worker, self._table, self._job, self._metadata)
+        shadow_table.put_in_place(self._worker, self._table, self._job, self._metadata)
 
     def discard(self) -> None:
         pass
@@ -161,3 +176,44 @@ def _begin(open_window: Window) -> dict[str, Any]:
     """Brings the stored table to its declaration; returns the `userMetadata` of the commits."""
     create_table.create(open_window.spark, open_window.table)
     return open_window.begin(BACKFILL, open_window.table.name)
+
+
+def drain_readers(worker: Worker, table: Table, job: Backfill) -> None:
+    """Lets the readers read everything, then stops them. No rows arrive while the window is open.
+
+    Raises FlowFailed if a reader cannot read to the end, and LeaseHeld if it does not stop.
+    """
+    flows = readers(worker.tables, table.name)
+    if not flows:
+        return
+    backfills.set_phase(worker.engine, job.number, backfills.DRAINING, ", ".join(flow.flow for flow in flows))
+    _let_catch_up(worker, table, flows)
+    backfills.stop_readers(worker.engine, job, [flow.flow for flow in flows])
+    # A flow whose new declaration cannot continue from its checkpoint waits for a full refresh of its own.
+    for flow in [flow for flow in flows if shadow_table.can_go_on(worker.spark, flow)]:
+        with worker.hold_leases([flow.flow], DRAIN_SECONDS):
+            # Mostly the reader is at the end already, and needs no run.
+            if _unread_files(flow, table) != 0:
+                worker.host.run_once([flow])
+        if _unread_files(flow, table):
+            raise FlowFailed(
+                f"{flow.flow}: it has not read {table.name} to its end, and would stop at what a backfill replaces: "
+                f"nothing was replaced; see why it does not read on, and run the backfill again"
+            )
+
+
+def _let_catch_up(worker: Worker, table: Table, flows: list[Table]) -> None:
+    """Waits for running readers to read the rest, which is faster than stopping and restarting them."""
+    with database.reading(worker.engine) as connection:
+        alive = lease.alive(connection)
+    running = [flow for flow in flows if flow.flow in alive and flow.interval_seconds <= CATCH_UP_SECONDS]
+    deadline = time.monotonic() + CATCH_UP_SECONDS
+    while any(_unread_files(flow, table) for flow in running) and time.monotonic() < deadline:
+        threading.Event().wait(LOOK_SECONDS)
+
+
+def _unread_files(flow: Table, table: Table) -> int | None:
+    """Returns how many files of `table` the flow has not read; None if it has read none."""
+    flow_position = checkpoint_files.position_of(flow.flow)
+    feed = StreamSource(DeltaLog(settings().table_path(table.name)), changes=False)
+    return feed.behind(flow_position.offset).files if flow_position and flow_position.offset else None

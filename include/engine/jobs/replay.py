@@ -16,13 +16,13 @@ from pyspark.sql import functions as F
 
 from include import logs
 from include.catalog import Catalog
-from include.control.jobs import windows
 from include.control.store import database
 from include.delta import stored_table
 from include.engine import sql_text
 from include.engine.batch import deduplicate, merge_batch, quality, storable, table_rows
 from include.engine.batch.merge_changes import DELETED
-from include.engine.jobs import retry, window
+from include.engine.jobs import retry
+from include.engine.jobs.job import open_worker
 from include.engine.jobs.table_window import Window
 from include.engine.session import open_session
 from include.engine.tables import commit, create_table
@@ -76,9 +76,10 @@ def run(table: Table, tables: Catalog, rules: list[str], dry_run: bool) -> None:
         return
     engine = database.connect(settings().control_url)
     reason = f"{STEP}: {', '.join(rules) or 'all rules'}"
-    number = windows.plan(engine, table.name, "by hand", reason, is_worth_it=True)
-    names = [table.name, table.quarantine]
-    with window.open_window(engine, table, tables, number, names) as open_window:
+    with (
+        open_worker(engine, tables, f"replay {table.name}", [table.name, table.quarantine]) as worker,
+        worker.open_window(table, "by hand", reason, wait_seconds=0) as open_window,
+    ):
         replay(open_window, rules)
 
 

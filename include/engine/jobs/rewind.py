@@ -7,12 +7,10 @@ it.
 
 from contextlib import suppress
 
-from sqlalchemy import Engine
-
 from include import logs
 from include.catalog import Catalog
-from include.control import lease, resets
-from include.control.jobs import rewinds, stale_tables, windows
+from include.control import resets
+from include.control.jobs import job_id, rewinds, stale_tables
 from include.control.jobs.rewinds import Rewind
 from include.control.resets import Reset
 from include.control.store import database
@@ -20,9 +18,9 @@ from include.delta.commit_history import REWIND
 from include.delta.delta_log import DeltaLog
 from include.engine import failure, sql_text
 from include.engine.checkpoints import checkpoint
-from include.engine.jobs import refresh, window
+from include.engine.jobs import refresh
+from include.engine.jobs.job import Job, Worker, open_worker
 from include.engine.jobs.table_window import Window
-from include.engine.jobs.window import Worker
 from include.engine.tables import commit
 from include.errors import FlowFailed, LeaseHeld, LedgerMismatch, SluiceError, Unreachable, UsageError
 from include.lake.paths import LakePath
@@ -79,35 +77,36 @@ def resume(number: int, tables: Catalog, approved_by: str | None = None) -> None
     if approved_by and not rewind.is_begun:
         rewinds.approve(engine, rewind, f"{approved_by}, by hand")
     rewinds.require(engine, rewind)
-    with window.open_worker(engine, tables, f"rewind {rewind.table}", list(rewind.cut)) as worker:
-        work(worker, number)
+    with open_worker(engine, tables, f"rewind {rewind.table}", list(rewind.cut)) as worker:
+        RewindJob(engine, job_id.rewind(number)).work(worker)
 
 
-def work(worker: Worker, number: int) -> None:
-    """Does what is left of a rewind with an existing worker."""
-    worker.renewer.take([rewinds.lease_name(number)])
-    try:
-        rewind = rewinds.get(worker.engine, number)
-        if rewind.ended_at is None:
-            try:
-                _put_back(worker, rewind)
-            except Exception as error:
-                job_error = failure.of_exception(rewind.table, error)
-                with suppress(SluiceError):
-                    _record_failure(worker.engine, number, job_error)
-                raise job_error from error
-    finally:
-        with suppress(Unreachable):
-            worker.renewer.give_back([rewinds.lease_name(number)])
+class RewindJob(Job[Rewind]):
+    """A planned rewind. Its one stage repeats what an earlier try has done, as far as that is needed."""
 
+    def table(self) -> str:
+        return rewinds.get(self.engine, self.id.number).table
 
-def _record_failure(engine: Engine, number: int, error: SluiceError) -> None:
-    """Records the failure. If no table was restored yet, gives the rewind up and lets the flows go on."""
-    rewind = rewinds.get(engine, number)
-    if rewind.phase in (rewinds.PLANNED, rewinds.STOPPING):
-        rewinds.give_up(engine, rewind, str(error))
-    elif rewind.ended_at is None:
-        rewinds.record_failure(engine, rewind, str(error))
+    def plan(self, worker: Worker) -> list[Rewind]:
+        rewind = rewinds.get(self.engine, self.id.number)
+        return [rewind] if rewind.ended_at is None else []
+
+    def run(self, worker: Worker, stage: Rewind) -> None:
+        try:
+            _put_back(worker, stage)
+        except Exception as error:
+            job_error = failure.of_exception(stage.table, error)
+            with suppress(SluiceError):
+                self.fail(str(job_error))
+            raise job_error from error
+
+    def fail(self, reason: str) -> None:
+        """Records the failure. If no table was restored yet, gives the rewind up and lets the flows go on."""
+        rewind = rewinds.get(self.engine, self.id.number)
+        if rewind.phase in (rewinds.PLANNED, rewinds.STOPPING):
+            rewinds.give_up(self.engine, rewind, reason)
+        elif rewind.ended_at is None:
+            rewinds.record_failure(self.engine, rewind, reason)
 
 
 def _put_back(worker: Worker, rewind: Rewind) -> None:
@@ -155,11 +154,7 @@ def _in_window(worker: Worker, rewind: Rewind, table: Table) -> None:
         for name, version in rewind_plan.versions(rewind.cut[table.name], table).items()
     ):
         return
-    number = windows.plan(worker.engine, table.name, rewind.who, f"rewind {rewind.number} to {rewind.moment}", True)
-    with (
-        worker.hold_leases([lease.window_lease(table.name)], table.maintain.longest_minutes * 60),
-        worker.window(table, number).open(worker.halt) as open_window,
-    ):
+    with worker.open_window(table, rewind.who, f"rewind {rewind.number} to {rewind.moment}") as open_window:
         _restore(open_window, rewind)
 
 

@@ -13,7 +13,7 @@ from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
 from include.control.jobs import backfills, stale_tables
 from include.engine.batch import table_rows
-from include.engine.jobs import shadow_swap, shadow_table
+from include.engine.jobs import backfill_commits, shadow_table
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable, UsageError
 from include.ledger import verify
 from include.monitoring import outdated_rows
@@ -279,13 +279,13 @@ POINTS: dict[str, tuple[Callable, str]] = {
     "it is filled": (shadow_table.fill, "behind"),
     "its flows are stopped": (backfills.stop_readers, "behind"),
     "it has read on": (shadow_table.read_to_end, "behind"),
-    "a generation is begun": (shadow_swap._begin_generation, "behind"),
-    "rows stand in the quarantine": (shadow_swap._add_to_companion, "behind"),
+    "a generation is begun": (shadow_table._begin_generation, "behind"),
+    "rows stand in the quarantine": (shadow_table._add_to_companion, "behind"),
     "the table is to be replaced": (table_rows.coalesce_small, "before"),
-    "the table is replaced": (shadow_swap.finish_swap, "before"),
-    "the quarantine is shortened": (shadow_swap._commit_seed, "before"),
-    "its flow has its commit": (shadow_swap._commit_seed, "behind"),
-    "it is settled": (shadow_swap.finish_swap, "behind"),
+    "the table is replaced": (shadow_table.finish_swap, "before"),
+    "the quarantine is shortened": (shadow_table._commit_seed, "before"),
+    "its flow has its commit": (shadow_table._commit_seed, "behind"),
+    "it is settled": (shadow_table.finish_swap, "behind"),
     "its twin is gone": (backfills.finish, "before"),
 }
 
@@ -356,9 +356,9 @@ def test_a_refresh_that_fails_leaves_everything_as_it_was_and_its_flow_goes_on(
     def fail(*_):
         raise Unreachable("the disk is away")
 
-    for point in ("_begin_generation", "read_table"):
+    for module, point in ((shadow_table, "_begin_generation"), (backfill_commits, "commit_metadata")):
         with monkeypatch.context() as patched, pytest.raises(Unreachable, match="the disk is away"):
-            patched.setattr(shadow_swap, point, fail)
+            patched.setattr(module, point, fail)
             runner.run(files, as_a_whole=True)
         landing.drop(f"after{point}.parquet", parquet_file(2))
         run_once(files, reader)

@@ -20,7 +20,8 @@ from include.control.process import Holder
 from include.control.store import database
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
-from include.engine.jobs import window
+from include.engine.jobs.job import leases
+from include.engine.jobs.table_window import Window
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.lake.paths import ObjectPath
@@ -182,11 +183,11 @@ def _operations_of_window(engine, spark, table, tables) -> set[str]:
     """The operations of the table's commits after a window of it."""
     number = windows.plan(engine, table.name, "a test", "many files", is_worth_it=True)
     lease_renewer = LeaseRenewer(engine, Holder.here("maintain", jvm_pid()), 60, lambda reason: os.abort())
-    lease_renewer.take(window.leases(table))
+    lease_renewer.take(leases(table))
     lease_renewer.start()
     try:
         host = Host(spark, engine, lease_renewer, "maintain")
-        window.Window(engine, lease_renewer, host, spark, table, tables, number).run(lambda reason: os.abort())
+        Window(engine, lease_renewer, host, spark, table, tables, number).run(lambda reason: os.abort())
     finally:
         lease_renewer.stop()
     return {commit.operation for commit in DeltaLog(settings().table_path(table.name)).commits()}

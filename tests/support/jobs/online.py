@@ -10,8 +10,7 @@ import threading
 from include.catalog import Catalog
 from include.control.jobs import windows
 from include.control.store import database
-from include.engine.jobs import window
-from include.engine.jobs.window import Worker
+from include.engine.jobs.job import Worker, leases, open_worker
 from include.errors import report
 from include.settings import settings
 from include.spec import Delta, Maintenance, Table
@@ -34,7 +33,7 @@ def table_of(name: str) -> Table:
 def open_windows(worker: Worker, table: Table) -> None:
     has_ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), has_ended.set()), daemon=True).start()
-    worker.renewer.take(window.leases(table))
+    worker.renewer.take(leases(table))
     while True:
         is_last = has_ended.is_set()
         number = windows.plan(worker.engine, table.name, "a test", "many files", is_worth_it=True)
@@ -48,7 +47,7 @@ def main() -> None:
     name, role = sys.argv[1:]
     table = table_of(name)
     engine = database.connect(settings().control_url)
-    with window.open_worker(engine, Catalog({table.name: table}), role, []) as worker:
+    with open_worker(engine, Catalog({table.name: table}), role, []) as worker:
         print("ready", flush=True)
         sys.stdin.readline()
         if role == "windows":

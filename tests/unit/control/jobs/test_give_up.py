@@ -11,7 +11,7 @@ from include.catalog import Catalog
 from include.checkpoints.checkpoint_files import OWNER
 from include.control import commands, lease, orders, resets
 from include.control.commands import Action, Command
-from include.control.jobs import backfills, rewinds, stale_tables
+from include.control.jobs import backfills, job_id, rewinds, stale_tables
 from include.control.jobs.backfills import Backfill, Follower
 from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.control.resets import Reset
@@ -20,6 +20,7 @@ from include.control.store.schema import audits
 from include.delta.commit_history import REWIND
 from include.engine.jobs import backfill as engine_backfill
 from include.engine.jobs import rewind as engine_rewind
+from include.engine.jobs.job import Worker
 from include.errors import FlowBroken, FlowFailed, UsageError
 from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
@@ -337,13 +338,16 @@ class FakeLeaseRenewer:
 
     def take(self, names: list[str]) -> None: ...
 
+    def holds(self, _name: str) -> bool:
+        return False
+
     def give_back(self, names: list[str]) -> None: ...
 
 
 def test_a_table_whose_file_was_deleted_does_not_keep_its_backfill_unended(house):
     backfill = begin_backfill(house, house.bronze, house.silver.flow)
-    worker = type("Own", (), {"tables": house.tables, "renewer": FakeLeaseRenewer(), "engine": house.engine})
-    engine_backfill.work(worker, backfill)
+    worker = Worker(house.engine, FakeLeaseRenewer(), None, None, house.tables, None)
+    engine_backfill.BackfillJob(house.engine, job_id.backfill(backfill.root)).work(worker)
     assert backfills.unfinished_of(house.engine, backfill.root) == []
     assert house.wanted_state(house.silver.flow) == "running"
 

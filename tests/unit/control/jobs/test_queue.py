@@ -234,8 +234,8 @@ def test_a_window_that_a_driver_has_begun_is_withdrawn_by_nobody_who_waits_and_b
     assert not queue.withdraw_unbegun(engine, window)
     with pytest.raises(FlowFailed, match=r"do it in a process of its own, spark-submit jobs/maintain\.py"):
         queue.claim(engine, window)
-    windows.fail_request(engine, number, "two drivers")
-    assert (windows.find(engine, number).state, requested_window(engine)) == ("failed", other)
+    queue.withdraw(engine, window)
+    assert (windows.status(engine, number).is_in_hand, requested_window(engine)) == (False, other)
     assert queue.withdraw_unbegun(engine, job_id.window(other))
     assert [requested_window(engine), queue.claim(engine, job_id.window(other))] == [None, False]
 
@@ -262,7 +262,7 @@ def test_the_requester_reads_each_step_until_the_end(engine, live, number, holde
     assert (status.message, status.is_in_hand) == ("driver 'main' is asked to do it", True)
     queue.claim(engine, job_id.window(number))
     status = windows.status(engine, number)
-    assert (status.message, status.is_in_hand, status.is_done) == ("a driver is about to open it", False, False)
+    assert (status.message, status.is_in_hand, status.is_done) == ("no driver has opened it", False, False)
     open_window(engine, number, holder())
     assert windows.status(engine, number).message == f"{TABLE}: open"
     windows.begin_step(engine, number, "optimize")
