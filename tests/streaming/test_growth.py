@@ -158,7 +158,10 @@ def send_changes(topic: Topic) -> None:
 def sampled(
     spark: SparkSession, driver: OwnDriver, table: Table, run: Callable[[], None]
 ) -> list[tuple[Footprint, float]]:
-    """Runs the flow, and measures it at regular batches. Returns what was held, and the CPU seconds of a batch."""
+    """Runs the flow, and measures it at regular batches.
+
+    Returns what was held, and the CPU time of a batch as a multiple of that of a fixed piece of work at that moment.
+    """
     errors: list[BaseException] = []
 
     def run_and_keep_error() -> None:
@@ -175,8 +178,10 @@ def sampled(
         running = driver.host._flows.get(table.flow)
         if running and (running.batch or 0) - batch >= BATCHES // SAMPLES:
             cost = (footprint.cpu_seconds() - cpu_seconds) / (running.batch - batch)
-            samples.append((footprint.measure(spark), cost))
-            print(f"{table.name}, batch {running.batch}: {cost:.3f} CPU-s a batch, {samples[-1][0]}", flush=True)
+            fixed = footprint.fixed_work_cpu_seconds()
+            samples.append((footprint.measure(spark), cost / fixed))
+            costs = f"{cost:.3f} CPU-s a batch, {fixed * 1000:.1f} CPU-ms of fixed work"
+            print(f"{table.name}, batch {running.batch}: {costs}, {samples[-1][0]}", flush=True)
             batch, cpu_seconds = running.batch, footprint.cpu_seconds()
         thread.join(0.05)
     assert not errors, errors

@@ -4,6 +4,7 @@ import gc
 import os
 import threading
 import time
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -76,6 +77,18 @@ def measure(spark: SparkSession) -> Footprint:
 def cpu_seconds() -> float:
     """The CPU time of both processes so far."""
     return float(sum(sum(psutil.Process(process).cpu_times()[:2]) for process in (os.getpid(), jvm_pid())))
+
+
+def fixed_work_cpu_seconds() -> float:
+    """The CPU time that a fixed piece of work takes now: more on a machine whose other cores are busy."""
+    content = bytes(number * number % 251 for number in range(300_000))
+
+    def work() -> float:
+        began = time.thread_time()
+        len({zlib.crc32(content[start : start + 64]) for start in range(0, len(content), 8)})
+        return time.thread_time() - began
+
+    return sorted(work() for _ in range(5))[2]
 
 
 def settled(spark: SparkSession) -> Footprint:
