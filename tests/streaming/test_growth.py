@@ -1,6 +1,6 @@
 """A driver that starts flows and writes batches for weeks holds no more than on its first day.
 
-`make soak` runs both tests at full length, with their figures: 300 starts, 10,000 batches and a million deletes.
+`make soak` runs the tests at full length, with their figures: 300 starts, 10,000 batches and a million deletes.
 SLUICE_SOAK_STARTS and SLUICE_SOAK_BATCHES set other numbers.
 """
 
@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
@@ -18,6 +19,7 @@ from include.control import orders
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
+from include.engine.fast_path import data_file, transaction
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.errors import FlowFailed
@@ -112,6 +114,22 @@ def test_a_flow_that_has_ended_leaves_nothing_in_either_process(spark, driver, n
     if FULL:
         assert last.heap_mb < first.heap_mb + 20
         assert last.python_objects < first.python_objects * 1.02
+
+
+def test_of_the_commits_of_a_driver_memory_keeps_those_since_a_checkpoint(spark, name, monkeypatch):
+    """Delta walks through these at each commit: the cost of a batch would grow with the age of its driver."""
+    monkeypatch.setattr(transaction, "COMMITS_BETWEEN_LISTINGS", 5)
+    path = settings().table_path(f"silver.{name}")
+    properties = "'delta.checkpointInterval' = '5'"
+    spark.sql(f"CREATE TABLE delta.`{path}` (id BIGINT) USING delta TBLPROPERTIES ({properties})")
+    target = transaction.Target(spark, f"silver.{name}")
+    for number in range(23):
+        commit = target.begin()
+        file = data_file.write([pa.table({"id": [number]})], target.path, commit.layout)
+        commit.append([file.added()], "{}", None, 1, reads=False)
+    segment = target._log.unsafeVolatileSnapshot().logSegment()
+    assert segment.version() == 23
+    assert segment.deltas().size() <= 10
 
 
 def changes(rows):

@@ -18,6 +18,10 @@ from include.engine.fast_path.internals import Internals, internals
 from include.lake.paths import LakePath, ObjectStat
 from include.settings import settings
 
+# Delta keeps the commits since the checkpoint that it has seen last in memory, and walks through them at each commit.
+# Only a listing of the log shows it a newer checkpoint.
+COMMITS_BETWEEN_LISTINGS = 100
+
 
 class Target:
     """A stored table that one flow commits to.
@@ -36,6 +40,7 @@ class Target:
         self._log = self._java.delta_log.forTable(spark._jsparkSession, str(self.path))
         self._layout_of: tuple[Any, Any, Layout] | None = None
         self._newest: tuple[Any, ...] | None = None
+        self._commits_since_listing = 0
 
     def begin(self) -> "Transaction":
         """Begins a transaction on the newest version. Raises `features.NotSupported` if the fast path cannot write the
@@ -60,11 +65,13 @@ class Target:
         version = int(snapshot.version())
         if (
             self._newest is None
+            or self._commits_since_listing >= COMMITS_BETWEEN_LISTINGS
             or self._stat_commit(version) != self._newest
             or self._commit_file(version + 1).exists()
         ):
             snapshot = self._log.update(False, self._java.none, self._java.none)
             self._newest = self._stat_commit(int(snapshot.version()))
+            self._commits_since_listing = 0
         return snapshot
 
     def _require_unrestored(self, version: int) -> None:
@@ -99,6 +106,7 @@ class Target:
         """Remembers the version that was committed; None if it is unknown."""
         self.committed, self._newest = version, None
         if version is not None:
+            self._commits_since_listing += 1
             # Nothing may fail behind a commit. Without its file, the next transaction asks Delta.
             with suppress(Exception):
                 self._newest = self._stat_commit(version)
