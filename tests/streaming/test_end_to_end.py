@@ -12,7 +12,7 @@ def test_gold_is_exactly_what_plain_python_makes_of_the_same_events(pipeline: Pi
     pipeline.produce(events)
     result = pipeline.run("--once")
     assert result.returncode == 0, result.stdout
-    assert "sluice: gold.heart_rate_by_model has read its source to the end, batches: 1\n" in result.stderr
+    assert "sluice: gold.heart_rate_by_model has read its source to the end, batches: 1\n" in result.stdout
     pipeline.assert_nothing_lost_or_doubled()
     pipeline.produce(random_events(2))
     result = pipeline.run("--once")

@@ -19,7 +19,7 @@ BATCHES = 5
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 # The most requests of a bronze batch with one record and of a silver batch with one row, together. Each of them deletes
 # two files of its checkpoint.
-TARGET = {"LIST": 3, "PUT": 10, "HEAD": 20, "GET": 14.5, "DELETE": 4}
+TARGET = {"LIST": 3, "PUT": 10, "HEAD": 20, "GET": 15, "DELETE": 4}
 # Spark's writers read the log of their table again for each batch, back to its last checkpoint.
 TARGET_OF_SPARK = {"LIST": 5, "PUT": 11.5, "HEAD": 32, "GET": 28, "DELETE": 4}
 # Of a batch of an aggregate, whose bucket lies in many files.
