@@ -19,7 +19,7 @@ BATCHES = 5
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 # The most requests of a bronze batch with one record and of a silver batch with one row, together. Each of them deletes
 # two files of its checkpoint.
-TARGET = {"LIST": 3, "PUT": 10, "HEAD": 20, "GET": 15, "DELETE": 4}
+TARGET = {"LIST": 3, "PUT": 10, "HEAD": 20, "GET": 13.5, "DELETE": 4}
 # Spark's writers read the log of their table again for each batch, back to its last checkpoint.
 TARGET_OF_SPARK = {"LIST": 5, "PUT": 11.5, "HEAD": 32, "GET": 28, "DELETE": 4}
 # Of a batch of an aggregate, whose bucket lies in many files.
@@ -52,13 +52,16 @@ def short_history(spark):
 
 @pytest.mark.usefixtures("short_history")
 @pytest.mark.parametrize(
-    ("is_fast", "target"),
+    ("is_fast", "target", "batches"),
     [
-        pytest.param(True, TARGET, id="by the fast path"),
-        pytest.param(False, TARGET_OF_SPARK, id="by Spark's writers", marks=only_in_full_runs),
+        # So many that the few requests of a start which vary from run to run do not count.
+        pytest.param(True, TARGET, 15, id="by the fast path"),
+        pytest.param(False, TARGET_OF_SPARK, BATCHES, id="by Spark's writers", marks=only_in_full_runs),
     ],
 )
-def test_a_small_batch_asks_for_no_more_than_its_target(chain, run_once, access_log, monkeypatch, is_fast, target):
+def test_a_small_batch_asks_for_no_more_than_its_target(
+    chain, run_once, access_log, monkeypatch, is_fast, target, batches
+):
     switch_fast_path(monkeypatch, is_fast)
     bronze = replace(chain.bronze, source=replace(chain.bronze.source, max_offsets=1))
     silver = replace(chain.silver, source=replace(chain.silver.source, max_files=1), write=Append())
@@ -73,8 +76,8 @@ def test_a_small_batch_asks_for_no_more_than_its_target(chain, run_once, access_
     requests(1)
     # The difference is that of the batches. The second start also reads the commits of the first one, by GET and HEAD.
     starts = requests(1)
-    counts = requests(1 + BATCHES)
-    a_batch = {kind: (counts[kind] - starts[kind]) / BATCHES for kind in target}
+    counts = requests(1 + batches)
+    a_batch = {kind: (counts[kind] - starts[kind]) / batches for kind in target}
     assert {kind: count for kind, count in a_batch.items() if count > target[kind]} == {}
     chain.assert_silver_holds(chain.topic.messages())
 

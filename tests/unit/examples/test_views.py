@@ -30,7 +30,7 @@ def start_producer(*options: str) -> int:
     """Start a producer without events. Returns its seed."""
     command = [sys.executable, "-m", "include.examples.producer", "--count", "0", *options]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    return int(result.stdout.split("--seed ")[1].split()[0])
+    return int(result.stderr.split("--seed ")[1].split()[0])
 
 
 def test_two_starts_of_the_producer_repeat_no_view_unless_they_are_given_one_seed():
