@@ -116,10 +116,11 @@ class OddDocuments:
         begin = pick.choice([datetime(1, 1, 1), datetime(9999, 12, 31), datetime(1970, 1, 1), datetime(2026, 3, 1)])
         moment = begin + timedelta(microseconds=pick.randrange(86_400_000_000))
         if pick.random() < 0.03:
-            others = ["12:30", "now", "2026", "2026-02-30", "10000-01-01", "0000-01-01", "1772366400", "", "x"]
-            return self._mean(name, pick.choice(others), None)
+            none = ["12:30", "now", "2026", "2026-03-01+01:00", "2026-02-30", "10000-01-01", "0000-01-01"]
+            return self._mean(name, pick.choice([*none, "1772366400", "", "x"]), None)
         if name == "day":
-            form = pick.choice(["%Y-%m-%d", "%Y%m%d", "%Y-%m-%dT00:00Z", "%Y-%m-%d 00:00:00.000"])
+            midnights = ["%Y-%m-%dT00:00Z", "%Y-%m-%d 00:00:00.000", "%Y-%m-%dZ", "%Y-%m-%d+00:00"]
+            form = pick.choice(["%Y-%m-%d", "%Y%m%d", *midnights])
             return self._mean(name, _formatted(moment, form), moment.date())
         form = pick.choice(["%Y-%m-%dT%H:%M", "%Y%m%dT%H%M", "%Y-%m-%d %H:%M", "%Y-%m-%dt%H:%M"])
         form = form if ":" in form or name == "local" else "%Y%m%dT%H%M"
