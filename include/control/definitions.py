@@ -8,7 +8,6 @@ from include.control import incidents, orders
 from include.control.alarms import AlarmKind
 from include.control.incidents import Acknowledgement
 from include.control.store import database
-from include.control.store.schema import incidents as stored_incidents
 from include.control.store.schema import runs
 from include.spec import table_of
 
@@ -26,10 +25,9 @@ def settle(engine: Engine, tables: Catalog) -> dict[str, Acknowledgement | None]
     with database.transaction(engine) as connection:
         for table, reason in tables.warnings.items():
             incidents.begin(connection, table, INVALID_DEFINITION, reason)
-        is_open = stored_incidents.c.ended_at.is_(None) & (stored_incidents.c.state == INVALID_DEFINITION)
-        for incident in connection.execute(select(stored_incidents).where(is_open)).all():
-            if incident.subject not in tables.invalid:
-                incidents.end(connection, incident.target)
+        invalid = {INVALID_DEFINITION.target(table) for table in tables.invalid}
+        for target in incidents.targets_in_state(connection, INVALID_DEFINITION) - invalid:
+            incidents.end(connection, target)
         _start_again(connection, tables, changed)
         acknowledgement_of = incidents.valid_acknowledgements(connection)
     return {table: acknowledgement_of.get(INVALID_DEFINITION.target(table)) for table in tables.invalid}

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control.alarms import SENT_AT_ONCE, AlarmKind
+from include.control.alarms import ALARMS, SENT_AT_ONCE, AlarmKind
 from include.control.decide import Decision
 from include.control.store import database
 from include.control.store.schema import acknowledgements, incidents
@@ -100,7 +100,8 @@ def mark_sent(engine: Engine, number: int) -> None:
 
 def _to_incident(row: Row[Any]) -> Incident:
     # A process of the previous build stores no subject.
-    return Incident(row.number, row.subject or row.target, row.state, row.reason, row.ended_at is not None, row.error)
+    subject = row.subject or row.target.removeprefix(f"{ALARMS[AlarmKind(row.state)].part} ")
+    return Incident(row.number, subject, row.state, row.reason, row.ended_at is not None, row.error)
 
 
 LONGEST_HOURS = 168

@@ -8,6 +8,7 @@ from sqlalchemy import Engine, text
 from include.control import incidents
 from include.control.incidents import Incident
 from include.control.store import database
+from include.control.store.schema import incidents as incident_table
 from tests.support.waiting import wait_until
 
 FLOW = "silver.a"
@@ -99,3 +100,12 @@ def test_two_watchdogs_at_one_moment_open_one_incident(on_postgresql):
         second_begin.result()
     begin(on_postgresql, "STUCK", target="supervise")
     assert len(notify(on_postgresql)) == 1
+
+
+@pytest.mark.parametrize(("state", "target"), [("WINDOW FAILED", "window silver.a"), ("STUCK", FLOW)])
+def test_an_incident_of_a_process_of_the_previous_build_has_the_same_target(engine, state, target):
+    with database.transaction(engine) as connection:
+        values = {"target": target, "state": state, "reason": "why", "error": "", "began_at": 1}
+        connection.execute(incident_table.insert().values(values))
+    [incident] = incidents.unsent(engine)
+    assert (incident.subject, incident.target) == (FLOW, target)
