@@ -195,8 +195,7 @@ def _restart(connection: Connection, command: Command, flow: str, state: str) ->
     repeated = _repeated_seconds_ago(connection, command.action, flow, (flow,))
     if repeated is not None:
         return _nothing(f"that was asked for {repeated:.0f} s ago")
-    connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-    orders.clear_failure(connection, flow)
+    orders.restart(connection, flow)
     return Result("restarts after the current batch")
 
 
@@ -223,8 +222,7 @@ def _skip(connection: Connection, command: Command, flow: str) -> Result:
     what = f"batch {command.planned.batch} of generation {command.planned.generation}"
     if not skips.approve(connection, flow, command.planned, command.who, command.reason):
         return _nothing(f"{what} is left out already")
-    connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-    orders.clear_failure(connection, flow)
+    orders.restart(connection, flow)
     return Result(f"leaves out {what}, which reads {command.planned.reads}")
 
 
@@ -238,8 +236,7 @@ def _reset(connection: Connection, command: Command, flow: str) -> Result:
     # A plain reset must not replace a reset that accepts a data loss, which has shown the loss to the approver.
     upsert = statement.on_conflict_do_update(index_elements=["flow"], set_=values, where=~resets.c.accepts_loss)
     connection.execute(upsert)
-    connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
-    orders.clear_failure(connection, flow)
+    orders.restart(connection, flow)
     return Result("begins a new generation of its checkpoint at its next start")
 
 

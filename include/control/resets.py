@@ -1,10 +1,10 @@
 """Requested resets of checkpoints, and the records that each has lost."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Connection, Engine, select
 
 from include.control import audit
 from include.control.store import database
@@ -39,6 +39,12 @@ def pending(engine: Engine, flow: str) -> Reset | None:
     with database.reading(engine) as connection:
         row = connection.execute(select(resets).where(resets.c.flow == flow)).one_or_none()
         return Reset(row.flow, row.accepts_loss, row.who, row.reason) if row else None
+
+
+def request(connection: Connection, reset: Reset) -> None:
+    """Store a reset for the flow's next start, unless one is due already."""
+    statement = database.insert(connection, resets).values(asdict(reset))
+    connection.execute(statement.on_conflict_do_nothing())
 
 
 def complete(engine: Engine, reset: Reset, generation: int, lost: Iterable[LostRange]) -> None:

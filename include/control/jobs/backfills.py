@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, select, update
 
 from include import logs
-from include.control import audit, lease
+from include.control import audit, lease, resets
 from include.control.jobs import held_flows, job_id, outdated_rows, queue, stale_tables
 from include.control.jobs.queue import JobStatus
+from include.control.resets import Reset
 from include.control.store import database
 from include.control.store.job_schema import backfills, requests
-from include.control.store.schema import resets
 from include.errors import FlowFailed, UsageError
 from include.project.ranges import Slice, from_stored_texts
 from include.spec import table_of
@@ -113,12 +113,13 @@ def request(engine: Engine, table: str, range_: Slice, requester: str, driver: s
 
 
 def fail_request(engine: Engine, root: int, failure: str) -> None:
-    """Withdraw the request. Store the failure unless another job has taken over the backfill. Raises Unreachable."""
-    queue.withdraw(engine, job_id.backfill(root))
+    """Store the failure unless another job has taken over the backfill. Withdraw the request. Raises Unreachable."""
     with database.transaction(engine) as connection:
         if lease_name(root) not in lease.alive(connection):
             is_unfinished = (backfills.c.root == root) & backfills.c.ended_at.is_(None)
             connection.execute(update(backfills).where(is_unfinished).values(failure=failure))
+    # Last: until then, the next driver goes on with it if this one dies.
+    queue.withdraw(engine, job_id.backfill(root))
 
 
 def status(engine: Engine, root: int) -> JobStatus:
@@ -135,8 +136,10 @@ def status(engine: Engine, root: int) -> JobStatus:
     latest = max(unfinished, key=lambda backfill: backfill.phase_at)
     if is_held:
         return JobStatus(f"{latest.table}: {latest.phase}: {latest.message}", is_in_hand=True)
-    if waits or is_requested:
-        return waits or JobStatus("the next driver goes on with it")
+    if waits:
+        return waits
+    if is_requested:
+        return JobStatus("the next driver goes on with it")
     return JobStatus("no driver is asked for it", failure=latest.failure)
 
 
@@ -227,11 +230,8 @@ def finish(
     requester, reason = backfill.who, f"behind backfill {backfill.number}"
     with database.transaction(engine) as connection:
         for flow in held_flows.resume(connection, job_id.backfill(backfill.number), requester):
-            if table_of(flow) == backfill.table:
-                continue
-            values = {"flow": flow, "accepts_loss": False, "who": requester, "reason": reason}
-            statement = database.insert(connection, resets).values(values)
-            connection.execute(statement.on_conflict_do_nothing())
+            if table_of(flow) != backfill.table:
+                resets.request(connection, Reset(flow, accepts_loss=False, who=requester, reason=reason))
         for follower in followers:
             _mark_follower(connection, backfill, follower)
         stale_tables.unmark_range(connection, backfill.table, backfill.range)
@@ -255,12 +255,12 @@ def give_up(connection: Connection, job: Backfill, message: str) -> None:
 
 def require_not_given_up(engine: Engine, table: str, range_: Slice, requester: str) -> None:
     """Raises UsageError if the same run's backfill of this range was given up: a retry must not begin it again."""
-    is_given_up = (backfills.c.who == requester) & (backfills.c.phase == GIVEN_UP)
+    if requester == BY_HAND:
+        return
+    is_given_up = _is_of(table, range_) & (backfills.c.who == requester) & (backfills.c.phase == GIVEN_UP)
     with database.reading(engine) as connection:
-        number = (
-            connection.execute(select(backfills.c.number).where(_is_of(table, range_), is_given_up)).scalars().first()
-        )
-    if number is not None and requester != BY_HAND:
+        number = connection.execute(select(backfills.c.number).where(is_given_up)).scalars().first()
+    if number is not None:
         raise UsageError(f"{table} {range_}: backfill {number} of run '{requester}' was given up: trigger another run")
 
 

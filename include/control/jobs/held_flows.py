@@ -12,7 +12,7 @@ from sqlalchemy import Column, Connection, Table, select, update
 from include.control import audit, orders
 from include.control.jobs.job_id import JobId, JobKind
 from include.control.store.job_schema import backfills, rewinds
-from include.control.store.schema import desired, runs
+from include.control.store.schema import desired
 
 # By flow, the state wanted of it after the job, and the reason.
 Remembered = Mapping[str, tuple[str, str]]
@@ -100,18 +100,14 @@ def resume(connection: Connection, job: JobId, requester: str) -> list[str]:
     """
     # Lock the flows before the job's row, in the order of every other writer.
     orders.lock(connection, by_job(connection).get(job, {}))
-    stored, others, cause = (
-        stored_of(connection, job),
-        _held_by_others(connection, job),
-        f"{job} lets it go on",
-    )
+    stored, others = stored_of(connection, job), _held_by_others(connection, job)
+    cause = f"{job} lets it go on"
     for flow, (state, reason) in stored.items():
         if flow in others:
             audit.record(connection, requester, "start", flow, cause, "stays stopped: another job is not done with it")
             continue
         orders.set_wanted(connection, flow, state, reason)
-        orders.clear_failure(connection, flow)
-        connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
+        orders.restart(connection, flow)
         audit.record(connection, requester, "start", flow, cause, f"is {state} again")
     store(connection, job, None)
     return list(stored)

@@ -6,7 +6,7 @@ that died.
 
 from dataclasses import dataclass
 
-from sqlalchemy import Column, Connection, Engine, Table, delete, func, select, update
+from sqlalchemy import Column, ColumnElement, Connection, Engine, Table, delete, func, select, update
 
 from include.control import lease
 from include.control.jobs.job_id import JobId, JobKind
@@ -73,8 +73,8 @@ def claim(engine: Engine, job: JobId) -> bool:
             return False
         if tries >= TRIES[job.kind]:
             raise FlowFailed(
-                f"{job}: {tries} tries inside a driver came to no end, which it may be the reason for: do it in a "
-                f"process of its own, {job.kind.command}"
+                f"{job}: it was begun inside a driver and not completed (tries: {tries}), and may have ended that "
+                f"driver: do it in a process of its own, {job.kind.command}"
             )
         connection.execute(update(table).where(number == job.number).values(tries=tries + 1))
     return True
@@ -91,8 +91,7 @@ def withdraw_unbegun(engine: Engine, job: JobId) -> bool:
     """Withdraw the request unless a driver has begun the job. Returns whether it was withdrawn. Raises Unreachable."""
     table, number = STORED[job.kind]
     with database.transaction(engine) as connection:
-        is_unbegun = (number == job.number) & (func.coalesce(table.c.tries, 0) == 0)
-        return connection.execute(delete(table).where(is_unbegun)).rowcount == 1
+        return connection.execute(delete(table).where(_is_unbegun(table, number, job))).rowcount == 1
 
 
 def hand_back(engine: Engine, job: JobId) -> None:
@@ -105,15 +104,18 @@ def hand_back(engine: Engine, job: JobId) -> None:
 def waiting(connection: Connection, job: JobId) -> JobStatus | None:
     """What an unbegun job waits for; None if no driver is asked for it, or a driver has begun it."""
     table, number = STORED[job.kind]
-    is_unbegun = (number == job.number) & (func.coalesce(table.c.tries, 0) == 0)
-    asked = connection.execute(select(table).where(is_unbegun)).one_or_none()
+    asked = connection.execute(select(table).where(_is_unbegun(table, number, job))).one_or_none()
     if asked is None:
         return None
     is_alive = lease.driver_lease(asked.driver) in lease.alive(connection)
-    if any(_has_begun(connection, asked.driver, queue) for queue, _ in STORED.values()):
+    if any(_has_begun(connection, asked.driver, requested) for requested, _ in STORED.values()):
         return JobStatus(f"driver '{asked.driver}' does another one first", is_in_hand=is_alive)
     is_recent = database.now(connection) - asked.asked_at < CLAIM_TIMEOUT_SECONDS
     return JobStatus(f"driver '{asked.driver}' is asked to do it", is_in_hand=is_alive and is_recent)
+
+
+def _is_unbegun(table: Table, number: Column[int], job: JobId) -> ColumnElement[bool]:
+    return (number == job.number) & (func.coalesce(table.c.tries, 0) == 0)
 
 
 def _has_begun(connection: Connection, driver: str, table: Table) -> bool:

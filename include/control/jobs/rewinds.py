@@ -13,11 +13,11 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, insert, select, update
 
 from include import logs
-from include.control import audit, lease
+from include.control import audit, lease, resets
 from include.control.jobs import backfills, held_flows, job_id, stale_tables
+from include.control.resets import Reset
 from include.control.store import database
 from include.control.store.job_schema import approvals, rewinds
-from include.control.store.schema import resets
 from include.errors import FlowBroken, UsageError
 from include.project.ranges import Slice
 from include.spec import table_of
@@ -214,30 +214,25 @@ def give_up(engine: Engine, rewind: Rewind, message: str, remains: PartialRewind
     it would resume where it stopped and leave out the undone rows.
     """
     with database.transaction(engine) as connection:
-        close(connection, rewind, GIVEN_UP, message, None if remains else message)
+        _close(connection, rewind, GIVEN_UP, message, None if remains else message)
         if remains is None:
             return
-        undo(connection, rewind, remains.put_back)
+        _undo(connection, rewind, remains.put_back)
         for table, reason in remains.stale.items():
             stale_tables.mark(connection, table, Slice(), reason)
         for flow in remains.renewed:
-            values = {
-                "flow": flow,
-                "accepts_loss": False,
-                "who": rewind.who,
-                "reason": f"behind rewind {rewind.number}",
-            }
-            connection.execute(database.insert(connection, resets).values(values).on_conflict_do_nothing())
+            reset = Reset(flow, accepts_loss=False, who=rewind.who, reason=f"behind rewind {rewind.number}")
+            resets.request(connection, reset)
 
 
 def finish(engine: Engine, rewind: Rewind, message: str, failure: str | None = None) -> None:
     """Complete the rewind. Its flows resume in their new generations. failure: the difference the ledger has found."""
     with database.transaction(engine) as connection:
-        undo(connection, rewind, rewind.cut)
-        close(connection, rewind, DONE, message, failure)
+        _undo(connection, rewind, rewind.cut)
+        _close(connection, rewind, DONE, message, failure)
 
 
-def undo(connection: Connection, rewind: Rewind, tables: Iterable[str]) -> None:
+def _undo(connection: Connection, rewind: Rewind, tables: Iterable[str]) -> None:
     """Remove what followed from the undone rows of these tables: STALE marks and unfinished backfills since then."""
     for table in tables:
         restored_at = rewind.cut[table].at
@@ -247,7 +242,7 @@ def undo(connection: Connection, rewind: Rewind, tables: Iterable[str]) -> None:
         )
 
 
-def close(connection: Connection, rewind: Rewind, phase: str, message: str, failure: str | None = None) -> None:
+def _close(connection: Connection, rewind: Rewind, phase: str, message: str, failure: str | None = None) -> None:
     """Close the rewind in this phase, and restore what was wanted of its flows."""
     held_flows.resume(connection, job_id.rewind(rewind.number), rewind.who)
     now = database.now(connection)
