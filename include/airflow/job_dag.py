@@ -13,7 +13,7 @@ from include.control.jobs.job_id import JobKind
 from include.spec import Table
 
 # The key under which `plan` leaves its preview for whoever approves the job.
-PREVIEW = "said"
+PREVIEW = "preview"
 
 
 @dataclass(frozen=True)

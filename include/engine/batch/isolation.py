@@ -114,7 +114,7 @@ def isolated(
     if prepare.is_raw(table):
         yield Isolated(readable, unread)
         return
-    with poison.held(readable) as batch_rows:
+    with poison.persisted(readable) as batch_rows:
         found = _found(batch_rows, check, work, error, is_proven)
         if found is None:
             raise not_narrowed(work, error) from error
@@ -146,7 +146,7 @@ def failing(
     if error is None:
         return None, frozenset()
     others_pass = bool(known) and not poison.error_of(lambda: _run(check(table_rows.without(rows, known)), work))
-    with poison.held(table_rows.only(rows, known) if others_pass else rows) as source_rows:
+    with poison.persisted(table_rows.only(rows, known) if others_pass else rows) as source_rows:
         search = _searched(source_rows, check, work, has_passed=others_pass)
         if search is None or not search.found:
             return None, frozenset()
@@ -212,7 +212,7 @@ def rows_and_buckets(
     `isolated` does, and if an aggregate without buckets fails with too many rows.
     """
     table = work.table
-    with poison.held(source) as source_rows:
+    with poison.persisted(source) as source_rows:
         is_proven = stored_table.open_table(table.name).count() > 0
         found = _found(source_rows, aggregate, work, error, is_proven) or []
         rest = source_rows.without([row.position for row in found])

@@ -200,8 +200,8 @@ class Rows:
 
 
 @contextmanager
-def held(rows: DataFrame) -> Iterator[Rows]:
-    """Yields the rows of a batch by their position."""
+def persisted(rows: DataFrame) -> Iterator[Rows]:
+    """Persists the rows of a batch, and yields them by their position."""
     batch_rows = Rows(rows)
     try:
         yield batch_rows

@@ -1,5 +1,6 @@
 """Replaces a range in a table, in its quarantine and in its retained changes, in one commit each."""
 
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
@@ -22,81 +23,83 @@ from include.settings import settings
 from include.spec import Table, Upsert
 
 
-def replace_quarantine(
-    rows: DataFrame,
-    left_out: LeftOut,
-    table: Table,
-    job: Backfill,
-    metadata: dict[str, Any],
-    commits: dict[str, dict[str, Any]],
-) -> None:
+@dataclass(frozen=True)
+class Commits:
+    """What the commits of one backfill of a table have in common.
+
+    metadata: `userMetadata` of the window's commits. last: for each flow, the metadata of the commit up to which its
+    source was read.
+    """
+
+    table: Table
+    job: Backfill
+    metadata: dict[str, Any]
+    last: dict[str, dict[str, Any]]
+
+    @property
+    def replaced(self) -> str:
+        """A SQL condition for the rows of the range."""
+        return condition(self.table, self.job)
+
+    def metadata_of(self, rows_before: int, **more: Any) -> dict[str, Any]:
+        """Returns the `userMetadata` of a commit. rows_before: how many rows it replaces."""
+        return {**self.metadata, BACKFILL: {**commit_metadata(self.job, rows_before), **more}}
+
+
+def replace_quarantine(rows: DataFrame, left_out: LeftOut, commits: Commits) -> None:
     """Replaces the range in the quarantine; the new rows carry the newest batch of their flow.
 
     rows: that break rules, with `_flow`. left_out: more rows, and which others these replace.
     """
-    parts = [commit.with_batch_columns(rows.filter(F.col("_flow") == flow), newest) for flow, newest in commits.items()]
+    table, spark = commits.table, rows.sparkSession
+    parts = [
+        commit.with_batch_columns(rows.filter(F.col("_flow") == flow), last) for flow, last in commits.last.items()
+    ]
     parts = [storable.for_quarantine(reduce(DataFrame.unionByName, parts))]
-    parts += [commit.with_batch_columns(failed, commits[flow]) for flow, failed in left_out.failed.items()]
+    parts += [commit.with_batch_columns(failed, commits.last[flow]) for flow, failed in left_out.failed.items()]
     rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
-    replaced = left_out.condition(condition(table, job))
+    replaced = left_out.condition(commits.replaced)
     # Rows of a batch that has not committed do not count: its next try counts and writes them again.
-    stored = read_table(rows.sparkSession, table.quarantine)
-    count = stored.filter(replaced).filter(replay.is_committed(table)).count()
-    with commit.user_metadata(rows.sparkSession, {**metadata, BACKFILL: commit_metadata(job, count)}, {}):
+    count = read_table(spark, table.quarantine).filter(replaced).filter(replay.is_committed(table)).count()
+    with commit.user_metadata(spark, commits.metadata_of(count), {}):
         _replace(rows.coalesce(1), table.quarantine, replaced)
 
 
-def replace_left_out(
-    spark: SparkSession,
-    left_out: LeftOut,
-    table: Table,
-    job: Backfill,
-    metadata: dict[str, Any],
-    commits: dict[str, dict[str, Any]],
-) -> None:
+def replace_left_out(spark: SparkSession, left_out: LeftOut, commits: Commits) -> None:
     """Replaces what the range of an aggregate has in the quarantine: source rows, and buckets that keep their rows."""
-    if job.range != Slice() and not left_out.settled:
+    table, is_whole = commits.table, commits.job.range == Slice()
+    if not is_whole and not left_out.superseded:
         return
-    replaced = left_out.condition("true" if job.range == Slice() else "false")
     failed = left_out.failed.get(table.flow)
     rows = read_table(spark, table.quarantine).limit(0) if failed is None else failed
-    with commit.user_metadata(rows.sparkSession, metadata, {}):
-        _replace(commit.with_batch_columns(rows, commits[table.flow]).coalesce(1), table.quarantine, replaced)
+    with commit.user_metadata(spark, commits.metadata, {}):
+        rows = commit.with_batch_columns(rows, commits.last[table.flow])
+        _replace(rows.coalesce(1), table.quarantine, left_out.condition("true" if is_whole else "false"))
 
 
-def replace_retained(
-    changes: DataFrame,
-    table: Table,
-    write: Upsert,
-    job: Backfill,
-    metadata: dict[str, Any],
-    commits: dict[str, dict[str, Any]],
-) -> DataFrame:
+def replace_retained(changes: DataFrame, write: Upsert, commits: Commits) -> DataFrame:
     """Merges these changes, replaces the retained ones, and returns the rows of the table.
 
     changes: all that the flow has read. The retained changes carry the newest batch of the flow.
     """
+    table = commits.table
     result = merge_changes.merged(changes.withColumn(RETAINED, F.lit(False)), write).localCheckpoint()
     hidden = result.filter(~F.col(SHOWN)).select(*[f"`{name}`" for name in table_rows.names_of_retained(table)])
-    with commit.user_metadata(changes.sparkSession, {**metadata, BACKFILL: commit_metadata(job, 0)}, {}):
-        rows = commit.with_batch_columns(hidden, commits[table.flow])
-        _replace(rows.coalesce(1), table.retained, condition(table, job))
+    with commit.user_metadata(changes.sparkSession, commits.metadata_of(0), {}):
+        rows = commit.with_batch_columns(hidden, commits.last[table.flow])
+        _replace(rows.coalesce(1), table.retained, commits.replaced)
     names = struct_type.from_ddl(table.schema).fieldNames()
     return result.filter(SHOWN).select(*[F.col(f"`{name}`") for name in names])
 
 
-def replace_table(
-    rows: DataFrame, table: Table, job: Backfill, metadata: dict[str, Any], commits: dict[str, dict[str, Any]]
-) -> None:
+def replace_table(rows: DataFrame, commits: Commits) -> None:
     """Replaces the range in the table."""
-    spark = rows.sparkSession
-    count = _stored_range(spark, table, table.name, job).count()
-    positions = {flow: last_commit["source_to"] for flow, last_commit in commits.items()}
-    once = commit.idempotent_write_conf(backfill.txn_app_id(job), 1)
-    with commit.user_metadata(
-        spark, {**metadata, BACKFILL: {**commit_metadata(job, count), "position": positions}}, once
-    ):
-        _replace(rows, table.name, condition(table, job))
+    spark, name = rows.sparkSession, commits.table.name
+    count = read_table(spark, name).filter(commits.replaced).count()
+    positions = {flow: last["source_to"] for flow, last in commits.last.items()}
+    once = commit.idempotent_write_conf(backfill.txn_app_id(commits.job), 1)
+    with commit.user_metadata(spark, commits.metadata_of(count, position=positions), once):
+        _replace(rows, name, commits.replaced)
 
 
 def commit_metadata(job: Backfill, rows_before: int) -> dict[str, Any]:
@@ -104,10 +107,6 @@ def commit_metadata(job: Backfill, rows_before: int) -> dict[str, Any]:
     range_ = dict(zip(("from", "to"), job.range.texts, strict=True))
     made = {"alone": job.alone, "rows_before": rows_before, "definitions": job.definitions}
     return {"number": job.number, "key": job.key, **range_, **made}
-
-
-def _stored_range(spark: SparkSession, table: Table, name: str, job: Backfill) -> DataFrame:
-    return read_table(spark, name).filter(condition(table, job))
 
 
 def _replace(rows: DataFrame, name: str, replaced: str) -> None:

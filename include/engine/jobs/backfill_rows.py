@@ -20,7 +20,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine.batch import deduplicate, isolation, quality, read, storable, table_rows
 from include.engine.batch.quality import RowCounts
 from include.engine.jobs import left_out
-from include.engine.jobs.left_out import LeftOut, Settled
+from include.engine.jobs.left_out import FlowLeftOut, LeftOut
 from include.engine.tables.read_table import read_table
 from include.errors import FlowBroken
 from include.flows import resume_position
@@ -89,7 +89,7 @@ def _made(
         made = [_transformed(rows, flows[name], job) for name, rows in parts.items()]
         return _persist_on_disk(reduce(DataFrame.unionByName, made), table)
 
-    def settled(has_failed: bool) -> dict[str, Settled]:
+    def left_out_by_flow(has_failed: bool) -> dict[str, FlowLeftOut]:
         return {
             name: left_out.of_flow(
                 sources[name], flow, job, partial(_transformed, flow=flow, job=job), known, has_failed
@@ -99,12 +99,12 @@ def _made(
 
     try:
         rows, count = persisted(sources)
-        parts = settled(False) if known else {}
+        parts = left_out_by_flow(False) if known else {}
     except (PySparkException, Py4JError) as error:
         if not isolation.is_suspected(error, table):
             raise
         isolation.announce(work, error)
-        parts = settled(True)
+        parts = left_out_by_flow(True)
         with isolation.narrowed(work):
             rows, count = persisted(
                 {name: table_rows.without(source, parts[name].failing) for name, source in sources.items()}
@@ -132,9 +132,9 @@ def compute_aggregate(spark: SparkSession, table: Table, job: Backfill) -> Range
     except (PySparkException, Py4JError) as error:
         if not isolation.is_suspected(error, table):
             raise
-        with left_out.isolated_aggregate(source, table, write, job, buckets, version, error) as (rows, settled):
+        with left_out.isolated_aggregate(source, table, write, job, buckets, version, error) as (rows, now_left_out):
             rows, count = _persist_on_disk(rows)
-            return RangeRows(rows, count, commits, settled)
+            return RangeRows(rows, count, commits, now_left_out)
 
 
 def _persist_on_disk(rows: DataFrame, table: Table | None = None) -> tuple[DataFrame, int]:
@@ -159,7 +159,7 @@ def check_rows(spark: SparkSession, table: Table, job: Backfill, range_rows: Ran
     """
     commits, other_rows = last_commits(table), job.range.others(table.sliced_by, ranges.is_date(table))
     with ExitStack() as cleanup:
-        unchecked_rows, settled = _add_newer_rows(spark, table, job, range_rows, commits)
+        unchecked_rows, now_left_out = _add_newer_rows(spark, table, job, range_rows, commits)
         cleanup.callback(unchecked_rows.unpersist)
         rules = storable.all_rules_of(table)
         rows = quality.with_violations(unchecked_rows, rules, table, other_rows)
@@ -172,7 +172,7 @@ def check_rows(spark: SparkSession, table: Table, job: Backfill, range_rows: Ran
         if isinstance(table.write, Append) and table.write.unique:
             good = deduplicate.first_of_each(good, table, table.write, other_rows)
         bad = rows.filter(quality.ends_as("quarantine", rules)) if counts.quarantined else rows.limit(0)
-        yield CheckedRows(good, bad, counts.kept, commits, settled)
+        yield CheckedRows(good, bad, counts.kept, commits, now_left_out)
 
 
 def _rows_read(spark: SparkSession, flow: Table, last_commit: dict[str, Any]) -> DataFrame:

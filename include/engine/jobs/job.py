@@ -164,7 +164,7 @@ class Job(ABC, Generic[Stage]):
         return worker.hold_leases([str(self.id)], timeout_seconds=0)
 
     def fail(self, reason: str) -> None:
-        """Withdraws the request, and records that the job failed. Called again if the database does not answer."""
+        """Withdraws the request; a kind that lists failures stores this one, too. Called again after Unreachable."""
         queue.withdraw(self.engine, self.id)
 
     def work(self, worker: Worker) -> None:

@@ -27,24 +27,24 @@ from include.spec.origin import FAILED_RECORD
 class LeftOut:
     """What a backfill says of source rows that fail, or have failed.
 
-    failed: by flow, for the quarantine. settled: source rows as JSON. Their rows in the quarantine are replaced by
+    failed: by flow, for the quarantine. superseded: source rows as JSON. Their rows in the quarantine are replaced by
     those of `failed`.
     """
 
     failed: Mapping[str, DataFrame] = field(default_factory=dict)
-    settled: frozenset[str] = frozenset()
+    superseded: frozenset[str] = frozenset()
 
     def __add__(self, other: "LeftOut") -> "LeftOut":
         failed = dict(self.failed)
         for flow, rows in other.failed.items():
             failed[flow] = failed[flow].unionByName(rows, allowMissingColumns=True) if flow in failed else rows
-        return LeftOut(failed, self.settled | other.settled)
+        return LeftOut(failed, self.superseded | other.superseded)
 
     def condition(self, of_range: str) -> str:
         """Returns a SQL condition for the rows of the quarantine that the backfill replaces. of_range: of its range."""
-        if not self.settled or of_range == "true":
+        if not self.superseded or of_range == "true":
             return of_range
-        return f"({of_range}) OR sha2(`{FAILED_RECORD}`, 256) IN ({', '.join(sorted(map(_digest, self.settled)))})"
+        return f"({of_range}) OR sha2(`{FAILED_RECORD}`, 256) IN ({', '.join(sorted(map(_digest, self.superseded)))})"
 
 
 def _digest(record: str) -> str:
@@ -62,7 +62,7 @@ def checked(rows: DataFrame, table: Table) -> DataFrame:
 
 
 @dataclass(frozen=True)
-class Settled:
+class FlowLeftOut:
     """What is left out of the source rows of one flow. failing: the rows that fail now, as JSON."""
 
     left_out: LeftOut
@@ -76,7 +76,7 @@ def of_flow(
     make: Callable[[DataFrame], DataFrame],
     known: frozenset[str],
     has_failed: bool,
-) -> Settled:
+) -> FlowLeftOut:
     """Returns what the backfill leaves out of these source rows.
 
     make: makes rows of the range. known: source rows, as JSON, that are in the quarantine because they failed.
@@ -93,7 +93,7 @@ def of_flow(
             is_part=job.range != Slice(),
         )
     passing = frozenset() if job.range == Slice() else _that_make_rows(source, make, known - failing)
-    return Settled(LeftOut({flow.flow: failed.rows} if failed else {}, failing | passing), failing)
+    return FlowLeftOut(LeftOut({flow.flow: failed.rows} if failed else {}, failing | passing), failing)
 
 
 def of_aggregate(source: DataFrame, table: Table, write: Upsert, job: Backfill, buckets: Buckets) -> LeftOut:
@@ -101,7 +101,7 @@ def of_aggregate(source: DataFrame, table: Table, write: Upsert, job: Backfill, 
     known = isolation.left_out(table)
     if not known or job.range == Slice():
         return LeftOut()
-    return LeftOut(settled=_settled(source, table, buckets, known) | _places(_starts(source, table, write, job)))
+    return LeftOut(superseded=_passing(source, table, buckets, known) | _places(_starts(source, table, write, job)))
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def isolated_aggregate(
             rows = rows.unionByName(read_table(spark, table.name).filter(kept))
         passing = frozenset[str]()
         if job.range != Slice():
-            passing = _settled(source, table, buckets, isolation.left_out(table) - isolated.left_out)
+            passing = _passing(source, table, buckets, isolation.left_out(table) - isolated.left_out)
         failed = {table.flow: isolated.failed.rows} if isolated.failed else {}
         yield rows, LeftOut(failed, isolated.left_out | passing | _places(starts))
 
@@ -156,7 +156,7 @@ def _starts(source: DataFrame, table: Table, write: Upsert, job: Backfill) -> li
     return sorted(starts, key=lambda start: (start is not None, start))
 
 
-def _settled(source: DataFrame, table: Table, buckets: Buckets, known: frozenset[str]) -> frozenset[str]:
+def _passing(source: DataFrame, table: Table, buckets: Buckets, known: frozenset[str]) -> frozenset[str]:
     return _that_make_rows(source, lambda rows: table_rows.apply_steps(rows, table).filter(buckets.source), known)
 
 
@@ -170,6 +170,6 @@ def _that_make_rows(
     """Returns those of these source rows, as JSON, of which rows of the range are made."""
     if not records:
         return frozenset()
-    with poison.held(table_rows.only(source, records)) as rows:
+    with poison.persisted(table_rows.only(source, records)) as rows:
         positions = poison.that_hold(rows.count, lambda begin, end: not make(rows.part(begin, end)).isEmpty())
         return frozenset(rows.texts(positions))

@@ -19,7 +19,13 @@ from include.delta.backlog import StreamSource
 from include.delta.delta_log import DeltaLog
 from include.engine.batch import table_rows
 from include.engine.jobs import shadow_table
-from include.engine.jobs.backfill_commits import replace_left_out, replace_quarantine, replace_retained, replace_table
+from include.engine.jobs.backfill_commits import (
+    Commits,
+    replace_left_out,
+    replace_quarantine,
+    replace_retained,
+    replace_table,
+)
 from include.engine.jobs.backfill_rows import CheckedRows, RangeRows, check_rows, compute_aggregate, compute_rows
 from include.engine.jobs.job import Worker
 from include.engine.jobs.table_window import Window
@@ -90,16 +96,17 @@ class AppendedRows:
             yield
 
     def replace(self) -> None:
-        table, job, checked = self._table, self._job, self._checked_rows
-        backfills.set_phase(self._worker.engine, job.number, backfills.REPLACING, "replaces its range")
+        table, checked = self._table, self._checked_rows
+        commits = Commits(table, self._job, self._metadata, checked.last_commits)
+        backfills.set_phase(self._worker.engine, self._job.number, backfills.REPLACING, "replaces its range")
         is_needed = bool(checked.left_out.failed) or not checked.bad.isEmpty()
         if is_needed or settings().is_stored(table.quarantine):
             create_table.create_quarantine(self._worker.spark, table, self._worker.spark.sql)
-            replace_quarantine(checked.bad, checked.left_out, table, job, self._metadata, checked.last_commits)
+            replace_quarantine(checked.bad, checked.left_out, commits)
         rows = checked.good
         if isinstance(table.write, Upsert):
-            rows = replace_retained(rows, table, table.write, job, self._metadata, checked.last_commits)
-        replace_table(table_rows.coalesce_small(rows, checked.kept), table, job, self._metadata, checked.last_commits)
+            rows = replace_retained(rows, table.write, commits)
+        replace_table(table_rows.coalesce_small(rows, checked.kept), commits)
 
     def discard(self) -> None:
         if self._range_rows:
@@ -128,14 +135,12 @@ class Aggregate:
 
     def replace(self) -> None:
         computed = self._range_rows
+        commits = Commits(self._table, self._job, self._metadata, computed.last_commits)
         backfills.set_phase(self._worker.engine, self._job.number, backfills.REPLACING, "replaces its range")
         if settings().is_stored(self._table.quarantine):
             create_table.create_quarantine(self._worker.spark, self._table, self._worker.spark.sql)
-            replace_left_out(
-                self._worker.spark, computed.left_out, self._table, self._job, self._metadata, computed.last_commits
-            )
-        rows = table_rows.coalesce_small(computed.rows, computed.count)
-        replace_table(rows, self._table, self._job, self._metadata, computed.last_commits)
+            replace_left_out(self._worker.spark, computed.left_out, commits)
+        replace_table(table_rows.coalesce_small(computed.rows, computed.count), commits)
 
     def discard(self) -> None:
         pass

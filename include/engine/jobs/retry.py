@@ -29,7 +29,7 @@ def retried(spark: SparkSession, table: Table, stored_rows: DataFrame, is_commit
         return None
     is_failed = F.array_contains(quality.RULES, FAILED) & F.col(FAILED_RECORD).isNotNull() & is_committed
     failed_rows = stored_rows.filter(is_failed)
-    made = {flow.flow: rows for flow in table.flows if (rows := _of_flow(spark, flow, failed_rows))}
+    made = {flow.flow: rows for flow in table.flows if (rows := _retried_of_flow(spark, flow, failed_rows))}
     if not made:
         return None
     for flow, (_, records) in made.items():
@@ -39,7 +39,7 @@ def retried(spark: SparkSession, table: Table, stored_rows: DataFrame, is_commit
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
 
 
-def _of_flow(spark: SparkSession, flow: Table, failed_rows: DataFrame) -> tuple[DataFrame, list[str]] | None:
+def _retried_of_flow(spark: SparkSession, flow: Table, failed_rows: DataFrame) -> tuple[DataFrame, list[str]] | None:
     """Returns rows of the quarantine for the failed rows that pass today, and these as JSON."""
     last_commit = resume_position.last_commit_metadata(flow)
     texts = failed_rows.filter(F.col("_flow") == flow.flow).select(FAILED_RECORD)
@@ -54,7 +54,7 @@ def _of_flow(spark: SparkSession, flow: Table, failed_rows: DataFrame) -> tuple[
         rows = table_rows.apply_transform(table_rows.apply_steps(rows, flow), flow)
         return quality.with_violations(rows, storable.rules_of(flow), flow)
 
-    with poison.held(source) as rows:
+    with poison.persisted(source) as rows:
 
         def error_of(begin: int, end: int) -> Exception | None:
             return poison.error_of(lambda: made(rows.part(begin, end)).write.format("noop").mode("overwrite").save())

@@ -63,7 +63,7 @@ def _without_failing(
     failed, notes, still = dict[str, str](), list[str](), error
     with ExitStack() as held:
         for name in list(sources):
-            rows = held.enter_context(poison.held(sources[name]))
+            rows = held.enter_context(poison.persisted(sources[name]))
 
             def error_of(begin: int, end: int, name: str = name, rows: poison.Rows = rows) -> Exception | None:
                 return poison.error_of(lambda: outcome_of({**sources, name: rows.part(begin, end)}))
