@@ -47,6 +47,9 @@ DEBEZIUM = {
     "value.converter.schemas.enable": "false",
     # By default, a NULL becomes the default value of its column.
     "value.converter.replace.null.with.default": "false",
+    # By default, a place before that of the slot ends the connector, and a kill can leave one (see `keep_offsets`). The
+    # slot moves behind what Kafka has stored.
+    "offset.mismatch.strategy": "trust_greater_lsn",
     "poll.interval.ms": "100",
     # Of a topic that does not exist. -1: as the brokers choose.
     "topic.creation.default.partitions": str(PARTITIONS),
