@@ -17,11 +17,13 @@ from include.control.jobs.job_id import JobKind
 from include.control.jobs.queue import JobStatus
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
+from include.control.store import database
 from include.delta.delta_log import DeltaLog
-from include.engine.jobs import replacement
+from include.engine.jobs import job_runner, replacement
 from include.engine.jobs.backfill import BackfillJob
 from include.engine.jobs.job import Worker
 from include.engine.stream.driver import jvm_pid
+from include.errors import Unreachable
 from include.ledger import verify
 from include.project import ranges
 from include.rules import Expect
@@ -238,3 +240,23 @@ def test_a_driver_that_is_killed_in_the_middle_is_followed_by_one_that_ends_it(p
     pipeline.wait_until_gold_is_right()
     pipeline.assert_nothing_lost_or_doubled()
     assert [entry.phase for entry in backfills.newest(pipeline.control)] == ["done", "done"]
+
+
+def test_a_driver_that_ends_does_not_wait_for_the_outcome_of_a_job_that_took_too_long(spark, monkeypatch):
+    """The control database is away, so that the outcome cannot be stored."""
+    halted, is_away = [], threading.Event()
+    monkeypatch.setattr(job_runner, "END_SECONDS", 5)
+    monkeypatch.setattr(job_runner.driver, "halt", lambda *reason: halted.append(reason))
+    runner = job_runner.JobRunner(spark, database.connect(settings().control_url), "test")
+
+    def store() -> None:
+        is_away.set()
+        raise Unreachable("the control database is away")
+
+    runner._overrun = "it took too long"
+    runner._thread = threading.Thread(target=runner._record, args=[store], daemon=True)
+    runner._thread.start()
+    assert is_away.wait(10)
+    runner.end()
+    assert not halted
+    assert not runner._thread.is_alive()

@@ -52,16 +52,18 @@ class JobRunner:
         self._jvm = driver.jvm_pid()
         self._thread: threading.Thread | None = None
         self._renewer: LeaseRenewer | None = None
-        # Why the current job must end early; None if it need not.
-        self._end_reason: str | None = None
+        # Why the current job must end early, and has failed; None if it need not.
+        self._overrun: str | None = None
+        self._driver_ends = False
 
     def turn(self, orders: Orders, is_ending: bool) -> bool:
         """Starts the next requested job, or ends the current one if the driver ends. Returns whether a job runs."""
         if self._is_at_work:
             if is_ending:
-                self._cancel(DRIVER_ENDS)
+                self._driver_ends = True
+                self._cancel()
         elif not is_ending and orders.job:
-            self._end_reason, self._renewer = None, None
+            self._overrun, self._renewer = None, None
             # The catalog is reloaded in this thread: the flows' loop reloads it too, and two concurrent reloads
             # conflict.
             self._thread = InheritableThread(self._run, args=(orders.job, catalog.reload()), daemon=True)
@@ -71,7 +73,8 @@ class JobRunner:
     def end(self) -> None:
         """Ends the current job; returns when it can no longer write, or halts the driver."""
         if self._is_at_work:
-            self._end(DRIVER_ENDS)
+            self._driver_ends = True
+            self._wait_for_end(DRIVER_ENDS)
 
     @property
     def _is_at_work(self) -> bool:
@@ -96,13 +99,13 @@ class JobRunner:
         except Exception as error:
             job_error = failure.of_exception(str(requested), error)
             self._log_failure(requested, job_error)
-            record_result = partial(job.fail, self._end_reason or str(job_error))
-            if self._end_reason == DRIVER_ENDS:
+            record_result = partial(job.fail, self._overrun or str(job_error))
+            if self._driver_ends and not self._overrun:
                 record_result = partial(queue.hand_back, self._engine, requested)
         self._record(record_result)
 
     def _log_failure(self, job: JobId, error: SluiceError) -> None:
-        reason = self._end_reason or error
+        reason = self._overrun or (DRIVER_ENDS if self._driver_ends else error)
         logs.error(f"{job} did not finish in this driver: {reason}")
 
     @contextmanager
@@ -127,21 +130,26 @@ class JobRunner:
 
     def _record(self, record_result: Callable[[], None]) -> None:
         """Records the result; retries while the control database is unreachable, unless the driver ends."""
-        database.retry_while_unreachable(record_result, lambda: self._end_reason == DRIVER_ENDS)
+        database.retry_while_unreachable(record_result, lambda: self._driver_ends)
 
-    def _cancel(self, reason: str) -> None:
+    def _cancel(self) -> None:
         """Stops waiting for locks and cancels running Spark jobs. A job that starts later needs another call."""
-        self._end_reason = self._end_reason or reason
         if self._renewer:
             self._renewer.close()
         self._spark.sparkContext.cancelJobsWithTag(TAG)
 
     def _end(self, reason: str) -> None:
+        """Ends the job as failed, unless the driver ends anyway."""
+        if not self._driver_ends:
+            self._overrun = self._overrun or reason
+        self._wait_for_end(reason)
+
+    def _wait_for_end(self, reason: str) -> None:
         """Ends the job, or the driver if that takes too long: other processes wait for the job's leases."""
         thread = self._thread
         assert thread
         for _ in range(END_SECONDS):
-            self._cancel(reason)
+            self._cancel()
             thread.join(1)
             if not thread.is_alive():
                 return
