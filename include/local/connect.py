@@ -92,8 +92,8 @@ class Worker:
         """Keep a copy of the offsets for the next `prepare`.
 
         Connect overwrites its file in place. After a kill in between the file is empty, which Connect takes for a
-        first start: it would send all rows again, and no delete of the time before. The copy may be older than what
-        the database was told, so a connector has to begin at the later one of both.
+        first start: it would send all rows again, and no delete of the time before. The copy may be older than the
+        position of the slot in the database, so a connector has to begin at the later one of both.
         """
         if offsets := self._stored_offsets():
             copy = self.directory / f"{KEPT_OFFSETS}.new"

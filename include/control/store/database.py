@@ -149,7 +149,7 @@ def _prepare_sqlite(engine: Engine) -> None:
         # The driver must not begin transactions: `on_begin` does.
         connection.isolation_level = None
         connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_SECONDS * 1000}")
-        connection.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(connection)
 
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
@@ -157,6 +157,19 @@ def _prepare_sqlite(engine: Engine) -> None:
         connection.exec_driver_sql(f"PRAGMA query_only = {int(only_reads)}")
         # A writer takes the lock before its first read. A reader needs no lock and waits for nobody.
         connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Set the journal mode, which SQLite refuses at once while another process writes to a new database."""
+    deadline = time.monotonic() + seconds_left()
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+        threading.Event().wait(0.01)
 
 
 def _keep_private(file: Path) -> None:

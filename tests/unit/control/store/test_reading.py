@@ -2,10 +2,12 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psutil
@@ -105,3 +107,17 @@ def test_all_that_one_transaction_reads_is_of_one_moment(on_sqlite: Engine):
         supervision.heartbeat(on_sqlite)
         assert connection.execute(select(pulses.c.name)).all() == first_names == []
     assert pulse_names(on_sqlite) == [supervision.SUPERVISOR]
+
+
+def test_a_process_that_connects_while_another_one_creates_the_database_waits_for_it(tmp_path):
+    file = tmp_path / "control.db"
+    with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("CREATE TABLE pulse (name TEXT)")
+        end = threading.Timer(0.2, lambda: other.execute("ROLLBACK"))
+        end.start()
+        engine = database.connect(f"sqlite:///{file}")
+        end.join()
+    with database.reading(engine) as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
+    engine.dispose()
