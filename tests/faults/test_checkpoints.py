@@ -167,6 +167,7 @@ def test_a_reset_loses_and_doubles_nothing(chain, topic, run_once, ask, monkeypa
     chain.assert_holds(topic.messages())
 
 
+@only_in_full_runs
 def test_a_kill_in_the_first_batch_after_a_reset_loses_and_doubles_nothing(chain, topic, run_once, ask, monkeypatch):
     topic.create().send(*range(3))
     run_once(*chain.all)

@@ -15,7 +15,7 @@ from include.monitoring import first_load, status
 from include.settings import settings
 from include.spec import Delta, Lookup, Replace, Table, Upsert
 from tests.support.commits import switch_fast_path
-from tests.support.flows import has_rows, rows_of
+from tests.support.flows import has_rows, only_in_full_runs, rows_of
 from tests.support.waiting import wait_until
 
 SALES, SHOPS = "sale INT, shop INT", "shop INT, city STRING, at INT"
@@ -43,7 +43,7 @@ def sales(name, shops) -> Table:
     )
 
 
-@pytest.mark.parametrize("is_fast", [True, False])
+@pytest.mark.parametrize("is_fast", [True, pytest.param(False, marks=only_in_full_runs)])
 def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_counted(
     name, shops, sales, append, driver, run_once, ask, refresh, caplog, monkeypatch, is_fast
 ):
