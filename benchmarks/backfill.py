@@ -24,7 +24,7 @@ from include.control.jobs import backfills, job_id
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
-from include.engine.batch import batch, deduplicate, quality, table_rows
+from include.engine.batch import batch, deduplicate, quality, transform
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.jobs import backfill, refresh
@@ -75,7 +75,7 @@ def ours(worker: Worker, table: Table) -> None:
 def plain(spark: SparkSession, table: Table) -> None:
     rows = spark.read.format("delta").load(str(settings().table_path("bronze.events")))
     inside, others = RANGE.condition("time"), RANGE.others("time")
-    rows = table_rows.apply_transform(rows, table).filter(inside)
+    rows = transform.apply_transform(rows, table).filter(inside)
     if table.expect:
         checked = quality.with_violations(rows, table.expect, table).persist()
         replace_range(checked.filter(quality.ends_as("quarantine", table.expect)), table.quarantine, inside)

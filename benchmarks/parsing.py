@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from benchmarks.support.session import cpu_seconds, session
 from include.catalog import Catalog
 from include.engine import struct_type
-from include.engine.batch import parse, tuning
+from include.engine.batch import parse, prepare
 from include.errors import report
 from include.spec import Json
 
@@ -76,7 +76,7 @@ def compare(spark: SparkSession, kind: str, count: int, rounds: int) -> None:
     texts = [(KINDS[kind](message(number)),) for number in range(1_000)]
     some = spark.createDataFrame(texts, "value STRING").selectExpr("CAST(value AS BINARY) AS value")
     rows = some.crossJoin(spark.range(max(1, count // 1_000))).coalesce(1).select("value").cache()
-    tuning.tune(spark, rows.count())
+    prepare.tune(spark, rows.count())
     frames = {"plain": plain(rows), "exact": exact(rows)}
     spent: dict[str, list[float]] = {name: [] for name in frames}
     for number in range(rounds + 2):

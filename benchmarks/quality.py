@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.support.session import cpu_seconds, session
 from include.catalog import Catalog
-from include.engine.batch import batch, table_rows
+from include.engine.batch import batch, transform
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.tables import create_table
@@ -91,7 +91,7 @@ def rules(spark: SparkSession, rows: DataFrame, rounds: int, checkpoint: Path) -
 
 
 def extraction(rows: DataFrame) -> None:
-    plan = table_rows.apply_transform(rows, FIVE)._jdf.queryExecution().executedPlan().toString()
+    plan = transform.apply_transform(rows, FIVE)._jdf.queryExecution().executedPlan().toString()
     print(f"typed extraction of five fields: {len(re.findall('from_json', plan))} from_json in the executed plan")
 
 

@@ -34,7 +34,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine.stream.host import Host
 from include.engine.tables import maintain
 from include.errors import report
-from include.maintenance import plan as planning
+from include.maintenance import plan
 from include.maintenance.plan import OPTIMIZE, Facts
 from include.settings import settings
 from include.spec import Maintenance
@@ -154,7 +154,7 @@ def compact_by_plan(spark: SparkSession, path: Path, policy: Maintenance, waited
     """Compact by Sluice's plan. Returns the number of rewritten bytes."""
     live = DeltaLog(path).state.live
     facts = Facts(live=live, dead=[], now_seconds=time.time(), seconds_since_compaction=waited_seconds)
-    step = planning.plan(facts, policy).step(OPTIMIZE)
+    step = plan.plan(facts, policy).step(OPTIMIZE)
     if step.is_worth_it:
         maintain.compact(spark, f"{path.parent.name}.{path.name}", step, {})
     return step.numbers.get("bytes_rewritten", 0)

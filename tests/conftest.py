@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from include.settings import settings
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -77,7 +79,8 @@ if object_lake.IS_USED:
 
 from include.local import environment, java  # noqa: E402
 from include.local.broker import Broker  # noqa: E402
-from include.settings import settings  # noqa: E402
+
+# noqa: E402
 
 os.environ.update(environment.write(settings(), java.home()))
 

@@ -1,5 +1,9 @@
-"""Classifies failures of queries by the error conditions and SQLSTATEs of Spark and Delta, never by message text."""
+"""Classifies failures of queries by the error conditions and SQLSTATEs of Spark and Delta, never by message text.
 
+A failure of an S3 store is recognized by the exceptions of Hadoop's S3A, by which Spark reads and writes it.
+"""
+
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -8,8 +12,74 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.engine import store_failure
-from include.errors import FlowBroken, FlowFailed, SluiceError
+from include.errors import FlowBroken, FlowFailed, SluiceError, Unreachable
+from include.lake import object_store
+from include.lake.paths import ObjectPath
+from include.settings import settings
+
+SDK = "software.amazon.awssdk."
+S3A = "org.apache.hadoop.fs.s3a."
+# Exceptions of the connection, where S3A leaves out those of the SDK. Nothing else in this JVM has this HTTP client.
+SILENCE = ("org.apache.http.", f"{S3A}HttpChannelEOFException", f"{S3A}AWSApiCallTimeoutException")
+# Exceptions of S3A that need no answer of the store.
+NO_CREDENTIALS = (f"{S3A}auth.NoAuthWithAWSException", f"{S3A}auth.NoAwsCredentialsException")
+# S3A names what it reads; of what it writes, often the key only. Its input stream spells the scheme `s3`.
+PATH = re.compile(r"\bs3a?://([^\s:]+)")
+# What a store answers while it is overloaded or broken. Other answers are about one request.
+BUSY = (429, 500, 502, 503, 504)
+NOT_FOUND = 404
+REASON_CHARACTERS = 120
+
+
+def of(chain: list[Any]) -> Unreachable | None:
+    """Returns the error of the store behind this chain of Java exceptions, outermost first; None for other errors."""
+    path = _path(chain)
+    for cause in chain:
+        name = cause.getClass().getName()
+        if name in NO_CREDENTIALS:
+            return object_store.error_of(path, "none were found", is_refused=True)
+        if name.startswith(SILENCE):
+            return _of_silence(chain, path)
+        if name.startswith(SDK):
+            return _of_answer(cause, path) if _call(cause, "statusCode") else _of_silence(chain, path)
+    return None
+
+
+def _of_answer(error: Any, path: str) -> Unreachable | None:
+    status, details = int(_call(error, "statusCode") or 0), _call(error, "awsErrorDetails")
+    # An answer to HEAD has no body, and the SDK then makes up a code of the status.
+    code = str(details.errorCode() or "") if details is not None else ""
+    code = "" if code.isdigit() else code
+    reason = code or f"HTTP status {status}"
+    if object_store.is_refusal(status, code):
+        return object_store.error_of(path, reason, is_refused=True)
+    if status in BUSY or (status, code) == (NOT_FOUND, object_store.NO_BUCKET):
+        return object_store.error_of(path, reason, is_refused=False)
+    return None
+
+
+def _of_silence(chain: list[Any], path: str) -> Unreachable:
+    innermost = chain[-1]
+    reason = f"{innermost.getClass().getSimpleName()}: {' '.join(str(innermost.getMessage()).split())}"
+    return object_store.error_of(path, reason[:REASON_CHARACTERS], is_refused=False)
+
+
+def _path(chain: list[Any]) -> str:
+    """Returns the path that the innermost message names. A message without one is of a write, thus of the lake."""
+    found = (PATH.search(str(cause.getMessage())) for cause in reversed(chain))
+    if match := next(filter(None, found), None):
+        return f"s3a://{match[1].rstrip('.')}"
+    lake = settings().lake
+    return str(lake) if isinstance(lake, ObjectPath) else "a folder on S3"
+
+
+def _call(error: Any, method: str) -> Any:
+    """Calls a method of an answer's exception; returns None for other exceptions, which lack it."""
+    try:
+        return getattr(error, method)()
+    except Py4JError:
+        return None
+
 
 # SQLSTATE classes (ISO 9075-2, and Spark's README of error conditions) of errors that a retry repeats: not supported,
 # wrong cardinality, data exception, constraint, access rule or syntax, failed function.
@@ -109,7 +179,7 @@ def of_exception(flow: str, error: Exception) -> SluiceError:
 
 def raise_outage(error: Exception) -> None:
     """Raises Unreachable if the error is one of an S3 store."""
-    if outage := store_failure.of(list(_causes(_java_exception(error)))):
+    if outage := of(list(_causes(_java_exception(error)))):
         raise outage from error
 
 
@@ -121,7 +191,7 @@ def reason(error: Exception) -> str:
 def may_follow_a_row(error: Exception) -> bool:
     """Whether a row of the batch may have caused the error; a search has to tell."""
     chain = list(_causes(_java_exception(error)))
-    if not chain or store_failure.of(chain):
+    if not chain or of(chain):
         return False
     names = [str(cause.getClass().getName()) for cause in chain]
     if any(name.startswith(KAFKA_PACKAGE) for name in names):
@@ -143,7 +213,7 @@ def condition(error: Exception) -> str:
 
 
 def _flow_error(flow: str, chain: list[Any], error: Exception | None) -> SluiceError:
-    if outage := store_failure.of(chain):
+    if outage := of(chain):
         return outage
     classes = [(_condition(cause), _call_if_present(cause, "getSqlState")) for cause in chain]
     if _python_error(chain):

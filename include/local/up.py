@@ -12,16 +12,19 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select, update
 
 from include import catalog
+from include.control import lease, orders
 from include.control import ports as control_ports
+from include.control.process import Process
 from include.control.store import database
+from include.control.store.schema import drivers, runs
 from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.errors import SetupError, report
 from include.kafka import cluster
 from include.lake.paths import ObjectPath
-from include.local import airflow, artifacts, environment, home, install, java, kafka, object_store, sql_server, streams
+from include.local import airflow, artifacts, environment, home, install, java, kafka, object_store, sql_server
 from include.local.airflow import Airflow
 from include.local.broker import HOST, Broker
 from include.local.processes import Platform
@@ -29,6 +32,50 @@ from include.local.status import summary
 from include.monitoring import status
 from include.settings import Settings, settings
 from include.spec import Files, Kafka
+
+
+def clear_failures(engine: Engine) -> None:
+    """Clear failures and back-off times: `make up` starts all streams immediately."""
+    with database.transaction(engine) as connection:
+        connection.execute(update(runs).values(attempts=0, intended_at=None, failure=None, needs_person=False))
+
+
+def failed_flows(engine: Engine) -> dict[str, str]:
+    """By flow, the sentence of its failure, for flows that wait for a retry or for a person."""
+    with database.reading(engine) as connection:
+        rows = connection.execute(select(runs.c.flow, runs.c.failure).where(runs.c.failure.is_not(None)))
+        return {row.flow: row.failure for row in rows}
+
+
+def missing_flows(engine: Engine) -> list[str]:
+    """The flows that should run, but whose lease no living driver holds."""
+    with database.reading(engine) as connection:
+        active_leases = lease.alive(connection)
+        names = catalog.load().flows
+        return [
+            name for name in names if name not in active_leases and orders.order(connection, name).state == "running"
+        ]
+
+
+def launched(engine: Engine) -> dict[str, str]:
+    """By driver, the handle of the process that the supervisor launched last."""
+    with database.reading(engine) as connection:
+        rows = connection.execute(select(drivers.c.driver, drivers.c.handle).where(drivers.c.handle.is_not(None)))
+        return {row.driver: row.handle for row in rows}
+
+
+def ended_drivers(engine: Engine, earlier_handles: dict[str, str]) -> list[str]:
+    """The drivers that have ended although one of their flows should run.
+
+    Only drivers launched after `earlier_handles`, an earlier result of `launched`, are considered.
+    """
+    tables = catalog.load()
+    expected = {tables.flows[name].driver for name in missing_flows(engine)}
+    new_handles = {
+        driver: handle for driver, handle in launched(engine).items() if handle != earlier_handles.get(driver)
+    }
+    return sorted(name for name in expected & new_handles.keys() if not Process.from_json(new_handles[name]).is_alive)
+
 
 BROKER = "kafka-broker"
 SUPERVISOR, WATCHDOG = "supervise", "supervisor-watchdog"
@@ -107,8 +154,8 @@ def _start(config: Settings, platform: Platform, services: Airflow, java_home: P
 def _wait_for_streams(config: Settings, platform: Platform, services: Airflow, own_processes: list[str]) -> None:
     engine = database.connect(config.control_url)
     shutdown.end(engine)
-    streams.clear_failures(engine)
-    earlier_handles = streams.launched(engine)
+    clear_failures(engine)
+    earlier_handles = launched(engine)
 
     def check() -> None:
         started = [name for name in airflow.COMMANDS if name in platform.names()]
@@ -124,14 +171,14 @@ def _wait_for_streams(config: Settings, platform: Platform, services: Airflow, o
     _print_progress(f"Airflow runs the DAG '{SUPERVISOR}', which starts the streams")
     empty_tables = list(catalog.load().tables)
     deadline = time.monotonic() + GOLD_SECONDS
-    while streams.missing_flows(engine) or (_feed_modules() and _is_gold_missing(empty_tables)):
+    while missing_flows(engine) or (_feed_modules() and _is_gold_missing(empty_tables)):
         check()
         for table in [table for table in empty_tables if status.rows(table)]:
             empty_tables.remove(table)
             _print_progress(f"{table} holds rows")
         if time.monotonic() > deadline:
             raise SetupError(
-                f"{', '.join(streams.missing_flows(engine) or empty_tables)} did not come to life in {GOLD_SECONDS} s: "
+                f"{', '.join(missing_flows(engine) or empty_tables)} did not come to life in {GOLD_SECONDS} s: "
                 f"read the drivers' logs in {config.logs}, and the runs of '{SUPERVISOR}' at {services.url}"
             )
         time.sleep(0.5)
@@ -140,10 +187,8 @@ def _wait_for_streams(config: Settings, platform: Platform, services: Airflow, o
 
 def _require_streams(engine: Engine, platform: Platform, earlier_handles: dict[str, str]) -> None:
     """Raises SetupError if a flow has failed, or if a driver has ended without a message."""
-    failures = {
-        name: f"driver '{name}' ended without a word" for name in streams.ended_drivers(engine, earlier_handles)
-    }
-    flows, failed = catalog.load().flows, streams.failed_flows(engine)
+    failures = {name: f"driver '{name}' ended without a word" for name in ended_drivers(engine, earlier_handles)}
+    flows, failed = catalog.load().flows, failed_flows(engine)
     failures |= {flows[flow].driver: f"{flow} failed ({reason})" for flow, reason in failed.items() if flow in flows}
     for driver, failure in failures.items():
         log = f"driver-{driver}"

@@ -21,8 +21,7 @@ from include.delta.versions import VersionToCome
 from include.errors import FlowBroken
 from include.flows.batches import BACKFILL
 from include.lake.paths import ObjectPath
-from include.maintenance import plan as planning
-from include.maintenance import plan_clustered, vacuum_guard
+from include.maintenance import plan, vacuum_guard
 from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, MaintenancePlan, Step
 from include.maintenance.vacuum_guard import Consumer
 from include.settings import settings
@@ -155,15 +154,15 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
         unread_versions=_unread_versions(table) if name == table.name and _merges(engine, table) else 0,
         seconds_since_compaction=_seconds_since_compaction(log, now_seconds),
     )
-    plan = plan_clustered.plan(facts, table) if name == table.name else planning.plan(facts, table.maintain)
+    found = plan.plan_stored_table(facts, table) if name == table.name else plan.plan(facts, table.maintain)
     # Only a driver can tell whether it has the classes for that, and its window says if it has not.
     place, reason = place_of_compaction(table, late_commits_fail=isinstance(settings().lake, ObjectPath))
     is_inline = place is CompactionPlace.INLINE and name == table.name
     return TableSurvey(
         name,
         log,
-        plan=_without_compaction(plan, reason) if is_inline else plan,
-        compaction=plan.step(OPTIMIZE),
+        plan=_without_compaction(found, reason) if is_inline else found,
+        compaction=found.step(OPTIMIZE),
         retention_seconds=retention_seconds,
         held=oldest_consumer,
         log_needed_from=needed_from,

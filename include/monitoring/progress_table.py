@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 
 from include.delta import stored_table
 from include.errors import Unreachable
-from include.lake import clients
+from include.lake import object_store
 from include.monitoring import progress_journal, progress_rows
 from include.monitoring.progress_rows import TABLE
 from include.retention import PROGRESS_DAYS
@@ -103,7 +103,7 @@ def _claim_number(claim: Path) -> int:
 
 
 def _append(table: DeltaTable | None, rows: list[dict[str, object]], number: int) -> None:
-    uri, options = clients.delta_rs(settings().table_path(TABLE))
+    uri, options = object_store.delta_rs(settings().table_path(TABLE))
     write_deltalake(
         table or uri,
         progress_rows.as_arrow(rows),

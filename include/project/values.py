@@ -12,9 +12,9 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from include.addresses import LOGIN
 from include.errors import DeclarationError
 from include.project.declaration import declaration_error
+from include.settings import LOGIN
 from include.spec import Delta, Files, Kafka, Lookup, Maintenance, PythonLimits, Registry, Table, Upsert, Watermark
 
 INT, LONG = 2**31 - 1, 2**63 - 1

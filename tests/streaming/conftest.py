@@ -12,7 +12,6 @@ from include.control.jobs import windows
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
-from include.engine.jobs import replay as engine_replay
 from include.engine.jobs.job import leases
 from include.engine.jobs.table_window import Window
 from include.engine.stream.driver import jvm_pid
@@ -77,7 +76,7 @@ def replay(spark: SparkSession) -> Callable[..., windows.Window]:
             host = Host(spark, engine, lease_renewer, "maintain")
             replay_window = Window(engine, lease_renewer, host, spark, table, Catalog({table.name: table}), number)
             with replay_window.open(lambda reason: os.abort()) as open_window:
-                engine_replay.replay(open_window, list(rules))
+                replay.replay(open_window, list(rules))
         finally:
             lease_renewer.stop()
         calendar_entry = windows.find(engine, number)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from include.delta.delta_log import DeltaLog
-from include.engine.fast_path import compaction, statistics
+from include.engine.fast_path import compaction, data_file
 from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables import maintain
@@ -269,5 +269,5 @@ VALUES_LAYOUT = Layout(
 @given(st.lists(st.lists(VALUES, max_size=5), min_size=1, max_size=4))
 def test_the_bounds_of_parts_together_are_those_of_all_their_rows(parts):
     tables = [pa.Table.from_pylist(part, VALUES_LAYOUT.schema) for part in parts]
-    merged_statistics = json.loads(statistics.merge([statistics.of(part, VALUES_LAYOUT) for part in tables]))
-    assert merged_statistics == json.loads(statistics.of(pa.concat_tables(tables), VALUES_LAYOUT))
+    merged_statistics = json.loads(data_file.merge([data_file.of(part, VALUES_LAYOUT) for part in tables]))
+    assert merged_statistics == json.loads(data_file.of(pa.concat_tables(tables), VALUES_LAYOUT))

@@ -19,8 +19,8 @@ from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
 from include.delta.delta_log import MERGED, DeltaLog
-from include.engine.batch import tuning
-from include.engine.fast_path import aggregate, internals, path, replaced_files, source
+from include.engine.batch import prepare
+from include.engine.fast_path import aggregate, internals, path, replaced_files
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.transaction import Target
 from include.engine.tables import create_table
@@ -402,7 +402,7 @@ def test_a_flow_whose_batches_are_large_from_the_first_on_finds_out_how_long_its
 
 def test_a_large_batch_behind_small_ones_is_computed_by_generated_code(arrive, run_once, name, monkeypatch):
     monkeypatch.setattr(path, "MOST_ROWS", 3)
-    silver, is_generated, tune = readings(name), [], tuning.tune
+    silver, is_generated, tune = readings(name), [], prepare.tune
     # A task also has the properties of its thread, which may be those of the batch before.
     codegen_mode = F.udf(lambda: TaskContext.get().getLocalProperty("spark.sql.codegen.factoryMode"))
 
@@ -410,7 +410,7 @@ def test_a_large_batch_behind_small_ones_is_computed_by_generated_code(arrive, r
         tune(session, expected_rows)
         is_generated.append(session.range(1).select(codegen_mode()).first()[0] != "NO_CODEGEN")
 
-    monkeypatch.setattr(tuning, "tune", record_codegen)
+    monkeypatch.setattr(prepare, "tune", record_codegen)
     for rows in ([("a", 1, 60)], [("a", n, 62) for n in range(2, 8)], [("a", 9, 64)]):
         arrive(*rows)
     run_once(silver)
@@ -462,7 +462,7 @@ def test_what_is_known_of_a_table_is_forgotten_when_somebody_else_commits_to_it(
 
 def test_a_batch_without_new_commits_reads_nothing(name):
     offset = {"reservoirVersion": 3, "index": -1, "isStartingVersion": False}
-    assert source.Source(per_minute(name)).between(offset, offset) == source.PlannedRead(0)
+    assert path.Source(per_minute(name)).between(offset, offset) == path.PlannedRead(0)
 
 
 def test_of_two_drivers_that_write_one_batch_the_second_is_refused(spark, name):

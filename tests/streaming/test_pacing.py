@@ -14,7 +14,7 @@ from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
 from include.control.store.schema import runs
-from include.engine.stream import flow, trigger_clock, trigger_times
+from include.engine.stream import flow, pacer, trigger_clock
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.flows import Driver, rows_of, wait_for_rows
@@ -66,7 +66,7 @@ def raw(name: str, append):
 
 @pytest.fixture
 def looks_at_unchanged_logs_are_far_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trigger_times, "UNCHANGED_SECONDS", NEVER)
+    monkeypatch.setattr(pacer, "UNCHANGED_SECONDS", NEVER)
 
 
 def begin(driver: Driver, table: Table) -> None:

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from include import catalog
-from include.engine.batch import data_skipping
-from include.engine.batch.table_rows import apply_transform
+from include.engine.batch import deduplicate
+from include.engine.batch.transform import apply_transform
 
 TABLE = catalog.load().tables["gold.heart_rate_by_model"]
 SILVER_SCHEMA = "model STRING, time TIMESTAMP, heart_bpm INT, kcal DECIMAL(9,3)"
@@ -25,7 +25,7 @@ def gold(spark: SparkSession):
     def aggregate(*rows: tuple) -> dict[tuple, tuple]:
         bucket = TABLE.write.recompute
         readings = spark.createDataFrame(list(rows), SILVER_SCHEMA).withColumn(
-            bucket.name, data_skipping.bucket(bucket.of, bucket.unit)
+            bucket.name, deduplicate.bucket(bucket.of, bucket.unit)
         )
         frame = apply_transform(readings, TABLE)
         assert frame.columns == [

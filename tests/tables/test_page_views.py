@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from include import catalog
-from include.engine.batch import schema_registry
+from include.engine.batch import writer_schemas
 from include.engine.batch.quality import with_violations
-from include.engine.batch.table_rows import apply_transform
+from include.engine.batch.transform import apply_transform
 from include.examples import views
 from include.examples.views import _long, _optional, _text
 from include.spec import KAFKA_SCHEMA_WITH_IDS
@@ -74,7 +74,7 @@ def typed_rows(spark: SparkSession, payloads: list[bytes | None]) -> DataFrame:
         for offset, value in enumerate(payloads)
     ]
     frame = spark.createDataFrame(rows, KAFKA_SCHEMA_WITH_IDS)
-    frame = frame.withColumn("schema_id", schema_registry.schema_id(frame["value"]))
+    frame = frame.withColumn("schema_id", writer_schemas.schema_id(frame["value"]))
     return with_violations(apply_transform(frame, TABLE), TABLE.expect)
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include import catalog
 from include.engine.batch.quality import with_violations
-from include.engine.batch.table_rows import apply_transform
+from include.engine.batch.transform import apply_transform
 from include.spec import KAFKA_SCHEMA
 
 TABLE = catalog.load().tables["silver.tracker_readings"]

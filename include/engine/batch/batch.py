@@ -14,7 +14,6 @@ from include.checkpoints import checkpoint_files, offset_ranges
 from include.control.skips import Skip
 from include.engine import struct_type
 from include.engine.batch import (
-    data_skipping,
     deduplicate,
     isolation,
     lookup,
@@ -22,8 +21,7 @@ from include.engine.batch import (
     prepare,
     quality,
     storable,
-    table_rows,
-    tuning,
+    transform,
     watermark,
 )
 from include.engine.batch.isolation import FailedRows, Work
@@ -34,10 +32,9 @@ from include.engine.checkpoints.checkpoint import Checkpoint, require_unrestored
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.path import FastPath, TooLarge
 from include.engine.files import batch_of_files
-from include.engine.python.limited_batch import limited
+from include.engine.python.limits import limited
 from include.engine.tables import commit, create_table
-from include.engine.tables.commit import CommitMetadata
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import CommitMetadata, read_table
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Files, Replace, Rule, Table, Upsert
 
@@ -267,7 +264,7 @@ def _write(
         else 0
     )
     # A batch of unknown size may be the first of a long history.
-    tuning.tune(rows.sparkSession, records or context.rows_before or tuning.SMALL_BATCH_ROWS)
+    prepare.tune(rows.sparkSession, records or context.rows_before or prepare.SMALL_BATCH_ROWS)
     if isinstance(table.source, Files):
         context.rows_before = batch_of_files.write(
             rows.sparkSession, table, context.checkpoint, metadata, may_be_replay, context.fast_path
@@ -299,7 +296,7 @@ def _write_raw(
     if bad:
         quarantined = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), bad)
         _quarantine(quarantined, context, metadata, may_be_replay)
-    commit.commit(table_rows.coalesce_small(rows, records), context.table, metadata)
+    commit.commit(transform.coalesce_small(rows, records), context.table, metadata)
 
 
 def _checked(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, rules: tuple[Rule, ...]) -> DataFrame:
@@ -360,7 +357,7 @@ def _write_checked(
             kept_rows = deduplicate.first_of_each(
                 kept_rows, table, write, deduplicate.stored_rows_condition(table, write, minutes)
             )
-        commit.commit(table_rows.coalesce_small(kept_rows, counts.kept), table, metadata)
+        commit.commit(transform.coalesce_small(kept_rows, counts.kept), table, metadata)
         context.newest = newest
         return counts.read
     finally:
@@ -375,7 +372,7 @@ def _count_rows(
     """
     watermark_of = table.watermark.of if table.watermark else None
     time_column = deduplicate.time_column(table, write) if isinstance(write, Append) else None
-    start = F.unix_seconds(data_skipping.bucket(time_column, "minute")) if time_column else F.lit(None).cast("bigint")
+    start = F.unix_seconds(deduplicate.bucket(time_column, "minute")) if time_column else F.lit(None).cast("bigint")
     newest = F.unix_micros(f"`{watermark_of}`") if watermark_of else F.lit(None).cast("bigint")
     groups = (
         checked_rows.groupBy(quality.RULES, start.alias("start"))
@@ -395,17 +392,17 @@ def _recompute(rows: DataFrame, context: FlowContext, write: Upsert, metadata: C
     if bucket is None:
         # Before the commit, behind which nothing may fail.
         count = rows.count()
-        recomputed_rows = table_rows.recomputed(rows.sparkSession, table, write, version, left_out=left_out)
+        recomputed_rows = transform.recomputed(rows.sparkSession, table, write, version, left_out=left_out)
         commit.commit(recomputed_rows, table, metadata)
         return count
     counts = _count_by_bucket(rows, context, bucket)
-    starts = data_skipping.within_reach(counts, bucket.unit, write.reach_seconds)
+    starts = deduplicate.within_reach(counts, bucket.unit, write.reach_seconds)
     _replace_buckets(rows.sparkSession, starts, context, write, metadata)
     return sum(counts.values())
 
 
 def _count_by_bucket(rows: DataFrame, context: FlowContext, bucket: Bucket) -> dict[int | None, int]:
-    return table_rows.count_by_bucket(rows if context.is_prepared else prepare.starts(rows, context.table, bucket))
+    return transform.count_by_bucket(rows if context.is_prepared else prepare.starts(rows, context.table, bucket))
 
 
 def _replace_buckets(
@@ -423,9 +420,9 @@ def _replace_buckets(
     table, bucket, starts = context.table, write.recompute, set(starts)
     assert bucket
     version = checkpoint_files.read_version(metadata.source_to)
-    buckets = table_rows.Buckets.at(starts, bucket, write, failing)
-    recomputed_rows = table_rows.recomputed(spark, table, write, version, buckets, context.left_out or ())
-    pruning = data_skipping.condition(f"stored`.`{bucket.name}", starts, bucket.unit)
+    buckets = transform.Buckets.at(starts, bucket, write, failing)
+    recomputed_rows = transform.recomputed(spark, table, write, version, buckets, context.left_out or ())
+    pruning = deduplicate.condition(f"stored`.`{bucket.name}", starts, bucket.unit)
     commit.commit(recomputed_rows, table, metadata, pruning=pruning)
 
 
@@ -440,26 +437,26 @@ def _recompute_isolated(
     assert isinstance(table.source, Delta)
     work = Work.of_batch(table, metadata)
     starts = sorted(
-        data_skipping.within_reach(_count_by_bucket(rows, context, bucket), bucket.unit, write.reach_seconds)
+        deduplicate.within_reach(_count_by_bucket(rows, context, bucket), bucket.unit, write.reach_seconds)
         if bucket
         else (),
         key=lambda start: (start is not None, start),
     )
     version = checkpoint_files.read_version(metadata.source_to)
-    buckets = table_rows.Buckets.at(starts, bucket, write) if bucket else table_rows.Buckets()
-    source = table_rows.of_buckets(read_table(spark, table.source.table, version), table, buckets)
-    source = table_rows.without(source, context.left_out or ())
+    buckets = transform.Buckets.at(starts, bucket, write) if bucket else transform.Buckets()
+    source = transform.of_buckets(read_table(spark, table.source.table, version), table, buckets)
+    source = transform.without(source, context.left_out or ())
 
     constraints = storable.constraints_of(table)
 
     def aggregate(some_rows: DataFrame) -> DataFrame:
-        return storable.guarded(table_rows.aggregated(some_rows, table, write, buckets), constraints)
+        return storable.guarded(transform.aggregated(some_rows, table, write, buckets), constraints)
 
     def aggregate_buckets(some_starts: Sequence[int | None], left_out: frozenset[str]) -> DataFrame:
         assert bucket
-        some_buckets = table_rows.Buckets.at(some_starts, bucket, write)
+        some_buckets = transform.Buckets.at(some_starts, bucket, write)
         left_out |= context.left_out or frozenset()
-        rows_of_buckets = table_rows.recomputed(spark, table, write, version, some_buckets, left_out)
+        rows_of_buckets = transform.recomputed(spark, table, write, version, some_buckets, left_out)
         return storable.guarded(rows_of_buckets, constraints)
 
     with isolation.rows_and_buckets(source, starts, work, error, aggregate, aggregate_buckets) as isolated:

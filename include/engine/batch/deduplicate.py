@@ -1,5 +1,7 @@
 """Drops rows whose identity repeats that of another row, of the same batch or stored."""
 
+import math
+from collections.abc import Iterable
 from functools import reduce
 from operator import and_, or_
 
@@ -8,9 +10,61 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, DoubleType, FloatType, TimestampType
 
 from include.engine import struct_type
-from include.engine.batch import data_skipping
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import read_table
 from include.spec import Append, Table, Watermark
+
+MOST_SPANS = 50
+UNIT_SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400}
+
+
+def bucket(of: str, unit: str) -> Column:
+    """Returns the start of the minute, hour or day of the timestamp."""
+    return F.date_trunc(unit, F.col(of))
+
+
+def condition(column: str, starts: Iterable[int | None], unit: str, margin_seconds: float = 0) -> str:
+    """Returns a SQL condition that holds for every row whose `column` lies in one of the buckets. NULL is a bucket too.
+
+    starts: bucket starts in seconds since 1970. They are no datetimes, because Python's years begin at 1 and Spark's at
+    0. margin_seconds: includes rows that lie at most so far outside a bucket.
+    """
+    starts, margin = set(starts), math.ceil(margin_seconds)
+    terms = [
+        f"(`{column}` >= timestamp_seconds({begin - margin}) AND `{column}` < timestamp_seconds({end + margin}))"
+        for begin, end in spans((start for start in starts if start is not None), UNIT_SECONDS[unit])
+    ]
+    if None in starts:
+        terms.append(f"`{column}` IS NULL")
+    return f"({' OR '.join(terms)})" if terms else "false"
+
+
+def within_reach(starts: Iterable[int | None], unit: str, reach_seconds: float) -> set[int | None]:
+    """Returns the starts of all buckets that lie at most so far from one of these buckets."""
+    starts, width = set(starts), UNIT_SECONDS[unit]
+    if not reach_seconds:
+        return starts
+    distance = math.ceil(reach_seconds / width)
+    numbers = range(-distance, distance + 1)
+    return {None if start is None else start + number * width for start in starts for number in numbers}
+
+
+def spans(starts: Iterable[int], width: int, limit: int = MOST_SPANS) -> list[tuple[int, int]]:
+    """Returns at most `limit` half-open spans that cover every bucket [start, start + width).
+
+    Neighbouring buckets form one span. If there are too many spans, the nearest are joined: the read covers more rows
+    and misses none.
+    """
+    ordered = sorted(set(starts))
+    gaps = sorted((later - earlier for earlier, later in zip(ordered, ordered[1:], strict=False)), reverse=True)
+    widest_joined = max(width, gaps[limit - 1]) if len(gaps) >= limit else width
+    joined: list[tuple[int, int]] = []
+    for start in ordered:
+        if joined and start + width - joined[-1][1] <= widest_joined:
+            joined[-1] = (joined[-1][0], start + width)
+        else:
+            joined.append((start, start + width))
+    return joined
+
 
 PLACE = "_place"
 
@@ -30,7 +84,7 @@ def stored_rows_condition(table: Table, write: Append, starts: set[int]) -> str:
     column = time_column(table, write)
     if not column:
         return "true"
-    return data_skipping.condition(column, starts, "minute", write.watermark.minutes * 60 if write.watermark else 0)
+    return condition(column, starts, "minute", write.watermark.minutes * 60 if write.watermark else 0)
 
 
 def first_of_each(rows: DataFrame, table: Table, write: Append, near: str, however_late: bool = False) -> DataFrame:

@@ -15,13 +15,12 @@ from include.checkpoints import checkpoint_files, offset_ranges
 from include.checkpoints.offset_ranges import OffsetRange
 from include.delta import stored_table
 from include.engine import failure
-from include.engine.batch import poison, prepare, quality, read, storable, table_rows
+from include.engine.batch import poison, prepare, quality, read, storable, transform
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.topic_reader import FIRST_MS, LAST_MS
-from include.engine.python.limited_batch import is_too_large, limited, too_large
+from include.engine.python.limits import is_too_large, limited, too_large
 from include.engine.tables import create_table
-from include.engine.tables.commit import CONFLICTS, CommitMetadata
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import CONFLICTS, CommitMetadata, read_table
 from include.errors import FlowBroken, FlowFailed, SluiceError
 from include.kafka import broker
 from include.ledger import row_outcomes
@@ -145,8 +144,8 @@ def failing(
     error = poison.error_of(lambda: _run(check(rows), work))
     if error is None:
         return None, frozenset()
-    others_pass = bool(known) and not poison.error_of(lambda: _run(check(table_rows.without(rows, known)), work))
-    with poison.persisted(table_rows.only(rows, known) if others_pass else rows) as source_rows:
+    others_pass = bool(known) and not poison.error_of(lambda: _run(check(transform.without(rows, known)), work))
+    with poison.persisted(transform.only(rows, known) if others_pass else rows) as source_rows:
         search = _searched(source_rows, check, work, has_passed=others_pass)
         if search is None or not search.found:
             return None, frozenset()
@@ -270,7 +269,7 @@ def left_out_with_batch(rows: DataFrame, table: Table, reason: str) -> DataFrame
     changes = ddl.columns(CHANGE_SCHEMA)
     if isinstance(table.source, Delta) and table.source.changes:
         rows = rows.filter(F.col("_change_type").isin("insert", "update_postimage")).drop(*changes)
-    columns = {FAILED_RECORD: table_rows.record(rows.columns), FAILED_REASON: F.lit(reason)}
+    columns = {FAILED_RECORD: transform.record(rows.columns), FAILED_REASON: F.lit(reason)}
     return _failed_rows(poison.as_failed(rows.withColumns(columns)), 0, table).rows
 
 

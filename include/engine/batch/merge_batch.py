@@ -13,12 +13,11 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.engine.batch import key_outcomes, merge_changes, table_rows
+from include.engine.batch import key_outcomes, merge_changes, transform
 from include.engine.batch.key_outcomes import KeyOutcomes
 from include.engine.batch.merge_changes import RETAINED, SEQUENCES, SHOWN, TRUNCATES
 from include.engine.tables import commit
-from include.engine.tables.commit import CommitMetadata
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import CommitMetadata, read_table
 from include.settings import settings
 from include.spec import Table, Upsert
 
@@ -64,7 +63,7 @@ def write(
 
 
 def _outcomes(merged: Merged, changes: DataFrame, table: Table, write: Upsert, kept: int) -> KeyOutcomes:
-    may_have_tombstones = table_rows.has_tombstones(table)
+    may_have_tombstones = transform.has_tombstones(table)
     if merged.is_computed:
         return key_outcomes.count(changes, merged.result, write, kept, may_have_tombstones)
     tombstones = key_outcomes.count_tombstones(changes) if may_have_tombstones else 0
@@ -96,8 +95,8 @@ def merge(changes: DataFrame, table: Table, write: Upsert, last_commit: tuple[in
     is_hidden = ~F.col(SHOWN) & ~F.col(RETAINED)
     counts = result.agg(F.count_if(is_hidden).alias("hidden"), key_outcomes.count_keys(write).alias("keys"))
     hidden_count, keys_count = counts.collect()[0]
-    hidden = result.filter(is_hidden).select(*_columns(table_rows.names_of_retained(table)))
-    hidden = table_rows.coalesce_small(hidden, hidden_count)
+    hidden = result.filter(is_hidden).select(*_columns(transform.names_of_retained(table)))
+    hidden = transform.coalesce_small(hidden, hidden_count)
     source = _rows_and_gone(result, stored.columns, write) if is_computed else _newest(result, stored.columns, write)
     return Merged(source, hidden, is_computed, result, keys_count)
 
@@ -124,7 +123,7 @@ def _retained(spark: SparkSession, table: Table, last_commit: tuple[int, int] | 
     """Returns the retained changes of committed batches."""
     generation, batch = last_commit or (0, 0)
     is_committed = f"_generation < {generation} OR _generation = {generation} AND _batch <= {batch}"
-    return read_table(spark, table.retained).filter(is_committed).select(*_columns(table_rows.names_of_retained(table)))
+    return read_table(spark, table.retained).filter(is_committed).select(*_columns(transform.names_of_retained(table)))
 
 
 def _of_keys(rows: DataFrame, keys: DataFrame, write: Upsert) -> DataFrame:
@@ -159,7 +158,7 @@ def _identity(write: Upsert) -> tuple[str, ...]:
 
 def _is_newer(table: Table, write: Upsert, floats: list[str]) -> Column:
     """Whether the new change wins over the stored row, by the order of `merge_changes`."""
-    values = [name for name in table_rows.names_of_rows(table) if name not in (*write.keys, write.sequence_by)]
+    values = [name for name in transform.names_of_rows(table) if name not in (*write.keys, write.sequence_by)]
 
     def order(side: str, is_delete: Column) -> Column:
         fields = [F.col(f"{side}.`{write.sequence_by}`"), is_delete, *[F.col(f"{side}.`{name}`") for name in values]]

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StringType, StructField, StructType
 
-from include.engine.batch import schema_registry, writer_schemas
+from include.engine.batch import writer_schemas
 from include.engine.python import json_schema
 from include.engine.values import json_document
 from include.engine.values.cast import cast
@@ -52,7 +52,7 @@ def _from_json(rows: DataFrame, table: Table, parse: Json, schema: StructType) -
     value = F.col(parse.column)
     payload = value
     if parse.header or parse.registry:
-        payload = F.when(schema_registry.schema_id(value).isNull(), value).otherwise(schema_registry.payload(value))
+        payload = F.when(writer_schemas.schema_id(value).isNull(), value).otherwise(writer_schemas.payload(value))
     payload = payload.cast("string")
     value_error = _payload_error(payload, parse.column)
     if parse.registry:
@@ -77,7 +77,7 @@ def _schema_errors(
         parse = writer_schemas.with_schemas_of(rows, parse)
     divided = writer_schemas.divide(rows, table, parse, schema)
     value = F.col(parse.column)
-    message = schema_registry.problem(value, parse.schemas, divided.refused, "in the schema registry")
+    message = writer_schemas.problem(value, parse.schemas, divided.refused, "in the schema registry")
     no_schema = F.when(message.isNotNull(), error(parse.column, message))
     readable = {schema_id: text for schema_id, text in divided.readable if schema_id is not None}
     if not readable:
@@ -86,7 +86,7 @@ def _schema_errors(
     # Spark's own types demand the kind of the function, and Spark warns where it is given beside annotations.
     validate = arrow_udf(errors, VIOLATION_TYPE)  # type: ignore[call-overload]
     document = F.when(F.is_valid_utf8(payload), json_document.without_byte_order_mark(payload))
-    return no_schema, validate(schema_registry.schema_id(value), document)
+    return no_schema, validate(writer_schemas.schema_id(value), document)
 
 
 def cast_error(

@@ -6,10 +6,23 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import DataType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
-from include.engine.batch import avro_values, schema_registry, writer_schemas
+from include.engine.batch import writer_schemas
 from include.engine.batch.parse import cast_error, error, error_list
+from include.engine.values.cast import cast, within_years
 from include.project.avro import AvroType
 from include.spec import Avro, Table
 
@@ -30,8 +43,8 @@ def typed(rows: DataFrame, table: Table, parse: Avro, schema: StructType) -> Dat
     if not rows.isStreaming:
         parse = writer_schemas.with_schemas_of(rows, parse)
     value, has_header = F.col(parse.column), parse.schema is None
-    schema_id = schema_registry.schema_id(value) if has_header else F.lit(None).cast("int")
-    marked_value = F.concat(schema_registry.payload(value) if has_header else value, F.lit(END))
+    schema_id = writer_schemas.schema_id(value) if has_header else F.lit(None).cast("int")
+    marked_value = F.concat(writer_schemas.payload(value) if has_header else value, F.lit(END))
     divided = writer_schemas.divide(rows, table, parse, schema)
     schemas = {f"_avro_{index}": id_and_text for index, id_and_text in enumerate(divided.readable)}
     decoded = {
@@ -64,8 +77,8 @@ def _columns(
         types = [field.dataType for field in rows.select(*raws.values()).schema]
         values = []
         for (avro, raw), type_ in zip(raws.items(), types, strict=True):
-            values.append(avro_values.value(raw, type_, written[avro][name], declared_type))
-            shown = avro_values.value(raw, type_, written[avro][name], StringType())
+            values.append(value(raw, type_, written[avro][name], declared_type))
+            shown = value(raw, type_, written[avro][name], StringType())
             # Bytes that are no UTF-8 are shown as far as they can be.
             shown = F.coalesce(shown, raw.cast("string"))
             errors.append(cast_error(name, raw, values[-1], declared_type.simpleString(), shown))
@@ -76,7 +89,7 @@ def _columns(
 def _as_json(avro: str, names: list[str]) -> Column:
     """Returns these fields as JSON; NULL if all are NULL."""
     fields = F.struct(*[F.col(avro)[name].alias(name) for name in names])
-    text = F.to_json(fields, {**avro_values.JSON, "ignoreNullFields": "true"})
+    text = F.to_json(fields, {**JSON, "ignoreNullFields": "true"})
     return F.when(F.col(avro).isNotNull() & (text != "{}"), text)
 
 
@@ -93,12 +106,114 @@ def _with_end_mark(text: str) -> str:
 
 
 def _value_error(value: Column, parse: Avro, schema_id: Column, refused: dict[int, str], is_read: Column) -> Column:
-    sample, message = schema_registry.sample(value), F.when(value.isNull(), "no value: a tombstone")
+    sample, message = writer_schemas.sample(value), F.when(value.isNull(), "no value: a tombstone")
     message = message.when(F.octet_length(value) == 0, "empty")
     unreadable = F.concat(sample, F.lit(" is no Avro of its schema"))
     if parse.schema is None:
         where = "in the schema registry" if parse.registry else "declared"
-        message = F.coalesce(message, schema_registry.problem(value, parse.schemas, refused, where))
+        message = F.coalesce(message, writer_schemas.problem(value, parse.schemas, refused, where))
         unreadable = F.concat(sample, F.lit(" is no Avro of schema id "), schema_id.cast("string"))
     message = F.coalesce(message, F.when(is_read.isNull(), unreadable))
     return F.when(message.isNotNull(), error(parse.column, message))
+
+
+# Spark's default would cut a time to milliseconds, and leave out what is NULL.
+JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+TIMES = (DateType, TimestampType, TimestampNTZType)
+NESTED = (StructType, ArrayType, MapType)
+
+
+def value(raw: Column, type_: DataType, written: AvroType, declared: DataType) -> Column:
+    """Returns a value as the declared type: exactly, or NULL.
+
+    type_: as Spark has decoded it. written: as the schema says. A union of several types is the value of its branch. A
+    record, array or map becomes JSON where the column is a STRING.
+    """
+    if written.is_union and isinstance(type_, StructType):
+        # Spark decodes such a union as a structure, with a field for each of its types.
+        branches = zip(type_, written.branches, strict=True)
+        return F.coalesce(*[value(raw[field.name], field.dataType, branch, declared) for field, branch in branches])
+    if isinstance(type_, NESTED):
+        if isinstance(declared, StringType):
+            return _valid(F.to_json(_without_unions(raw, type_, written), JSON))
+        return _nested(raw, type_, written, declared)
+    return _simple(raw, type_, written, declared)
+
+
+def _simple(raw: Column, type_: DataType, written: AvroType, declared: DataType) -> Column:
+    if isinstance(declared, NESTED):
+        return F.lit(None).cast(declared)
+    if type_ == declared and isinstance(type_, TIMES):
+        return within_years(raw, declared.simpleString())
+    if type_ == declared and not isinstance(type_, StringType):
+        return raw
+    if isinstance(type_, FloatType) and isinstance(declared, DoubleType):
+        return raw.cast("double")
+    if isinstance(type_, LongType) and "nanos" in written.logical and isinstance(declared, TIMES[1:]):
+        micros = F.when(F.pmod(raw, F.lit(1_000)) == 0, F.call_function("div", raw, F.lit(1_000)))
+        return within_years(F.timestamp_micros(micros).cast(declared), declared.simpleString())
+    # Cast as text, so that a number with a fraction is no INT.
+    return cast(_valid(raw.cast("string")), declared.simpleString())
+
+
+def _nested(raw: Column, type_: DataType, written: AvroType, declared: DataType) -> Column:
+    """Returns NULL if any value within does not fit."""
+    match type_, declared:
+        case ArrayType(), ArrayType():
+            values = F.transform(raw, lambda item: value(item, type_.elementType, written.items, declared.elementType))
+            is_lost = F.zip_with(raw, values, _is_lost)
+            return F.when(~F.exists(is_lost, lambda lost: lost), values)
+        case MapType(), MapType():
+            values = F.transform_values(
+                raw, lambda _, item: value(item, type_.valueType, written.items, declared.valueType)
+            )
+            is_lost = F.zip_with(F.map_values(raw), F.map_values(values), _is_lost)
+            return F.when(~F.exists(is_lost, lambda lost: lost) & _are_valid(F.map_keys(raw)), values)
+        case StructType(), StructType():
+            fields, are_kept = [], raw.isNotNull()
+            for field in declared:
+                if field.name not in type_.fieldNames():
+                    fields.append(F.lit(None).cast(field.dataType).alias(field.name))
+                    continue
+                item = raw[field.name]
+                typed = value(item, type_[field.name].dataType, written.fields[field.name], field.dataType)
+                fields.append(typed.alias(field.name))
+                are_kept &= item.isNull() | typed.isNotNull()
+            return F.when(are_kept, F.struct(*fields))
+        case _:
+            return F.lit(None).cast(declared)
+
+
+def _without_unions(raw: Column, type_: DataType, written: AvroType) -> Column:
+    """Returns the value with a text for each union in it."""
+    if written.is_union and isinstance(type_, StructType):
+        return value(raw, type_, written, StringType())
+    match type_:
+        case ArrayType():
+            return F.transform(raw, lambda item: _without_unions(item, type_.elementType, written.items))
+        case MapType():
+            return F.transform_values(raw, lambda _, item: _without_unions(item, type_.valueType, written.items))
+        case StructType():
+            fields = [
+                _without_unions(raw[field.name], field.dataType, written.fields[field.name]).alias(field.name)
+                for field in type_
+            ]
+            return F.when(raw.isNotNull(), F.struct(*fields))
+        case _:
+            return raw
+
+
+def _is_lost(raw: Column, typed: Column) -> Column:
+    return raw.isNotNull() & typed.isNull()
+
+
+def _valid(text: Column) -> Column:
+    return F.try_validate_utf8(text)
+
+
+def _are_valid(texts: Column) -> Column:
+    return F.forall(texts, lambda text: F.is_valid_utf8(text))

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.engine import failure
-from include.engine.batch import quality, table_rows
+from include.engine.batch import quality, transform
 from include.rules import FAILED
 from include.spec.origin import FAILED_REASON, FAILED_RECORD, ORIGIN
 
@@ -172,14 +172,14 @@ class Rows:
         rows = self._rows.filter(F.col(ID).isin([self._id(row.position) for row in failing]))
         names = [name for name in self._rows.columns if name != ID]
         return as_failed(
-            rows.withColumn(FAILED_RECORD, table_rows.record(names)).join(F.broadcast(reasons), ID).drop(ID)
+            rows.withColumn(FAILED_RECORD, transform.record(names)).join(F.broadcast(reasons), ID).drop(ID)
         )
 
     def texts(self, positions: Iterable[int]) -> list[str]:
         """Returns rows as JSON, as in `_failed_record`."""
         rows = self._rows.filter(F.col(ID).isin([self._id(position) for position in positions]))
         names = [name for name in rows.columns if name != ID]
-        return [row[0] for row in rows.select(table_rows.record(names)).collect()]
+        return [row[0] for row in rows.select(transform.record(names)).collect()]
 
     def place(self, position: int) -> str:
         """Returns topic, partition and offset of a row, or file and index; the row itself if it has none of them."""

@@ -6,13 +6,26 @@ treated alone: other operators would keep state in a stream.
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from include.engine.batch import quality, storable, table_rows
+from include.engine.batch import quality, storable, transform
 from include.engine.batch.determinism import AnalysedPlan
 from include.engine.files.schema_evolution import FILE_COLUMNS
 from include.rules import Expect, Rule
 from include.spec import CHANGE_SCHEMA, Bucket, Delta, Files, Kafka, Table, Upsert, ddl
+
+# Below this many rows, code generation costs more than it saves: half of a small batch's CPU time.
+SMALL_BATCH_ROWS = 20_000
+FOR_SMALL_BATCHES = {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.adaptive.enabled": "false"}
+# Spark's defaults. They are set explicitly, because a batch runs inside the execution of its stream, whose tasks would
+# keep the settings of the last batch.
+FOR_LARGE_BATCHES = {"spark.sql.codegen.factoryMode": "FALLBACK", "spark.sql.adaptive.enabled": "true"}
+
+
+def tune(spark: SparkSession, expected_rows: int) -> None:
+    """Sets the session's options for queries of about `expected_rows` rows."""
+    for key, value in (FOR_SMALL_BATCHES if expected_rows < SMALL_BATCH_ROWS else FOR_LARGE_BATCHES).items():
+        spark.conf.set(key, value)
 
 
 def prepared(rows: DataFrame, table: Table) -> DataFrame | None:
@@ -43,22 +56,22 @@ def prepared(rows: DataFrame, table: Table) -> DataFrame | None:
 
 def with_violations(rows: DataFrame, table: Table, rules: tuple[Rule, ...]) -> DataFrame:
     """Returns source rows as rows of the table plus `_rules`, the rules that each breaks."""
-    return quality.with_violations(table_rows.apply_transform(table_rows.apply_steps(rows, table), table), rules, table)
+    return quality.with_violations(transform.apply_transform(transform.apply_steps(rows, table), table), rules, table)
 
 
 def parsed(rows: DataFrame, table: Table) -> DataFrame:
     """Returns source rows with the columns of the table's steps and `parse`."""
-    return table_rows.parsed(table_rows.apply_steps(rows, table), table)
+    return transform.parsed(transform.apply_steps(rows, table), table)
 
 
 def looked_up(rows: DataFrame, table: Table, rules: tuple[Rule, ...], dimensions: Sequence[DataFrame]) -> DataFrame:
     """Returns rows as `parsed` makes them as `with_violations` does. dimensions: as for `table_rows.transformed`."""
-    return quality.with_violations(table_rows.transformed(rows, table, dimensions), rules, table)
+    return quality.with_violations(transform.transformed(rows, table, dimensions), rules, table)
 
 
 def starts(rows: DataFrame, table: Table, bucket: Bucket) -> DataFrame:
     """Returns the bucket of each source row, in column `start`, in seconds since 1970."""
-    return table_rows.starts(table_rows.apply_steps(rows, table), bucket)
+    return transform.starts(transform.apply_steps(rows, table), bucket)
 
 
 def is_raw(table: Table) -> bool:

@@ -12,8 +12,7 @@ from pyspark.sql import functions as F
 
 from include.engine.batch import read, storable
 from include.engine.batch.merge_changes import DELETED, TRUNCATES, is_exempt
-from include.engine.tables.commit import CommitMetadata
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import CommitMetadata, read_table
 from include.errors import FlowBroken, Unreachable
 from include.rules import ACTIONS, FAILED, Expect, References, Rule, Unique
 from include.spec import CHANGE_RULE, SEQUENCE_RULE, Append, Table, Upsert

@@ -13,10 +13,10 @@ from include.catalog import Catalog
 from include.checkpoints import landing_folder
 from include.checkpoints.offset_ranges import OffsetRange
 from include.delta import stored_table, versions
-from include.engine.batch import schema_registry
+from include.engine.batch import writer_schemas
 from include.engine.check.checked_schema import parsed
 from include.engine.session import require_connector
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import read_table
 from include.errors import Unreachable
 from include.kafka import cluster
 from include.settings import settings
@@ -132,7 +132,7 @@ def _kafka_ranges(spark: SparkSession, source: Kafka, ranges: Iterable[OffsetRan
 
 
 def _with_ids(rows: DataFrame, source: Kafka) -> DataFrame:
-    return rows.withColumn("schema_id", schema_registry.schema_id(F.col("value"))) if source.schema_ids else rows
+    return rows.withColumn("schema_id", writer_schemas.schema_id(F.col("value"))) if source.schema_ids else rows
 
 
 def files(spark: SparkSession, source: Files) -> DataFrame:

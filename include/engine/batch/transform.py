@@ -1,12 +1,20 @@
 """Applies a table's transform: a function of DataFrames, or a SQL query that refers to them by name."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
+from include.engine import struct_type
+from include.engine.batch import deduplicate, lookup, merge_changes, parse, parse_avro, parse_debezium
 from include.engine.batch.determinism import items
-from include.spec import Transform
+from include.engine.batch.merge_changes import DELETED, TRUNCATES, flags
+from include.engine.python import limits
+from include.engine.tables.commit import read_table
+from include.spec import Avro, Bucket, Debezium, Delta, Parse, Table, Transform, Upsert, ddl
 
 SOURCE = "source"
 
@@ -57,3 +65,182 @@ def _relations(plan: Any, cte_names: frozenset[str]) -> Iterator[str]:
         yield from () if name in cte_names else (name,)
     for child in (*items(plan.children()), *items(plan.subqueries())):
         yield from _relations(child, cte_names)
+
+
+# Most rows that a batch writes as one file; larger batches use all cores and write several.
+ROWS_PER_FILE = 100_000
+# A source row as JSON: its column, and how much of it is kept.
+RECORD, RECORD_CHARACTERS = "_record", 1_000_000
+# Times in JSON with all of their digits.
+JSON_TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+def apply_transform(rows: DataFrame, table: Table) -> DataFrame:
+    """Returns source rows as rows of the table, in the columns of its schema: parsed, looked up and transformed.
+
+    Lookups read the newest versions. Changes of keys have the columns of `names_of_changes`.
+    """
+    return transformed(parsed(rows, table), table)
+
+
+def parsed(rows: DataFrame, table: Table) -> DataFrame:
+    """Returns source rows with the typed columns of the table's `parse`."""
+    if not table.parse:
+        return rows
+    rows = _typed(rows, table, table.parse, struct_type.from_ddl(table.schema))
+    return parse.strict(rows) if table.parse.fails else rows
+
+
+def transformed(rows: DataFrame, table: Table, dimensions: Sequence[DataFrame] | None = None) -> DataFrame:
+    """Returns parsed rows as `apply_transform` does. dimensions: the rows of the tables of its lookups, in their order;
+    None for the newest ones.
+    """
+    if table.lookups:
+        if dimensions is None:
+            dimensions = lookup.dimensions(rows.sparkSession, table, None)
+        rows = lookup.join(rows, table, dimensions)
+    if table.transform:
+        limits.limit_memory(rows.sparkSession, table)
+        rows = apply(rows, table.transform)
+    columns = [F.col(f"`{name}`") for name in names_of_rows(table)]
+    if isinstance(table.write, Upsert) and table.write.sequence_by:
+        conditions = {DELETED: table.write.deletes, TRUNCATES: table.write.truncates}
+        values = {name: F.coalesce(F.expr(conditions[name] or "false"), F.lit(False)) for name in flags(table.write)}
+        if has_tombstones(table) and "_op" in rows.columns:
+            is_tombstone = F.col("_op").eqNullSafe(parse_debezium.TOMBSTONE) & ~values[DELETED]
+            values[DELETED] = F.when(~is_tombstone, values[DELETED])
+        columns += [value.alias(name) for name, value in values.items()]
+    return rows.select(*columns)
+
+
+def has_tombstones(table: Table) -> bool:
+    """Whether changes of the table may be tombstones, which change nothing."""
+    return any(isinstance(part.parse, Debezium) for part in (*table.steps, table))
+
+
+def _typed(rows: DataFrame, table: Table, declared: Parse, schema: StructType) -> DataFrame:
+    match declared:
+        case Avro():
+            return parse_avro.typed(rows, table, declared, schema)
+        case Debezium():
+            is_partial = isinstance(table.write, Upsert) and table.write.partial
+            return parse_debezium.typed(rows, declared, schema, is_partial)
+        case _:
+            return parse.typed(rows, table, declared, schema)
+
+
+def names_of_rows(table: Table) -> list[str]:
+    """Returns the columns that the transform makes: those of the table, without those that a merge computes."""
+    computed = ddl.columns(table.computed_schema) if table.computed_schema else []
+    return [name for name in struct_type.from_ddl(table.schema).fieldNames() if name not in computed]
+
+
+def names_of_changes(table: Table) -> list[str]:
+    """Returns the columns of a batch: those of `names_of_rows`, and for changes of keys what each change does."""
+    return [*names_of_rows(table), *(flags(table.write) if isinstance(table.write, Upsert) else ())]
+
+
+def names_of_retained(table: Table) -> list[str]:
+    """Returns the columns of `names_of_changes` that are retained of a change that no row shows."""
+    assert isinstance(table.write, Upsert)
+    return merge_changes.retained_columns(table.write, names_of_changes(table))
+
+
+def apply_steps(rows: DataFrame, table: Table) -> DataFrame:
+    """Returns source rows as rows of the last temporary step before the table."""
+    for step in table.steps:
+        rows = apply_transform(rows, step)
+    return rows
+
+
+def starts(rows: DataFrame, bucket: Bucket) -> DataFrame:
+    """Returns the bucket of each row, in column `start`, in seconds since 1970."""
+    return rows.select(F.unix_seconds(deduplicate.bucket(bucket.of, bucket.unit)).alias("start"))
+
+
+def count_by_bucket(starts: DataFrame) -> dict[int | None, int]:
+    """Counts the rows of each bucket. starts: column `start`, as `starts` returns it."""
+    return {row["start"]: row["count"] for row in starts.groupBy("start").count().collect()}
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """The buckets that an aggregate recomputes, as SQL conditions: of the source rows to read, and of its rows."""
+
+    source: str = "true"
+    rows: str = "true"
+
+    @classmethod
+    def at(
+        cls, starts: Iterable[int | None], bucket: Bucket, write: Upsert, failing: Collection[int | None] = ()
+    ) -> "Buckets":
+        """The buckets with these starts, in seconds since 1970, and maybe some between them, but none of `failing`."""
+        starts, reach = set(starts), write.reach_seconds
+        source = deduplicate.condition(bucket.of, starts, bucket.unit, reach)
+        # Rows within reach belong to other buckets, which are not complete.
+        rows = deduplicate.condition(bucket.name, starts, bucket.unit) if reach else "true"
+        if numbers := ", ".join(str(start) for start in failing if start is not None):
+            time = f"`{bucket.name}`" if reach else f"date_trunc('{bucket.unit}', `{bucket.of}`)"
+            others = f"coalesce(unix_seconds({time}) NOT IN ({numbers}), true)"
+            source, rows = (source, f"{rows} AND {others}") if reach else (f"{source} AND {others}", rows)
+        return cls(source, rows)
+
+
+def recomputed(
+    spark: SparkSession,
+    table: Table,
+    write: Upsert,
+    version: int,
+    buckets: Buckets = Buckets(),
+    left_out: Collection[str] = (),
+) -> DataFrame:
+    """Returns rows of an aggregate, computed from all source rows at a version. left_out: rows as JSON."""
+    assert isinstance(table.source, Delta)
+    source = read_table(spark, table.source.table, version)
+    return aggregated(without(source, left_out), table, write, buckets)
+
+
+def of_buckets(source: DataFrame, table: Table, buckets: Buckets) -> DataFrame:
+    """Returns the source rows that buckets are made of; with steps, which may add their time, all rows. For an
+    aggregate without buckets, the rows of the oldest files come first.
+    """
+    assert isinstance(table.write, Upsert)
+    if table.write.recompute is None:
+        return source.orderBy(F.col("_metadata.file_modification_time"))
+    return source if table.steps else source.filter(buckets.source)
+
+
+def record(names: Iterable[str]) -> Column:
+    """Returns a row with these columns as JSON, of which a quarantine keeps so many characters."""
+    return F.substring(F.to_json(F.struct(*[F.col(f"`{name}`") for name in names]), JSON_TIMES), 1, RECORD_CHARACTERS)
+
+
+def without(rows: DataFrame, records: Collection[str]) -> DataFrame:
+    """Returns the rows that are not among these, as `record` makes them."""
+    return _joined(rows, records, "left_anti") if records else rows
+
+
+def only(rows: DataFrame, records: Collection[str]) -> DataFrame:
+    """Returns the rows that are among these, as `record` makes them."""
+    return _joined(rows, records, "left_semi") if records else rows.limit(0)
+
+
+def _joined(rows: DataFrame, records: Collection[str], how: str) -> DataFrame:
+    listed = rows.sparkSession.createDataFrame([(text,) for text in sorted(records)], f"{RECORD} STRING")
+    return rows.join(F.broadcast(listed), record(rows.columns) == F.col(RECORD), how)
+
+
+def aggregated(source: DataFrame, table: Table, write: Upsert, buckets: Buckets = Buckets()) -> DataFrame:
+    """Returns rows of an aggregate, computed from these rows of its source."""
+    source = apply_steps(source, table)
+    if bucket := write.recompute:
+        source = source.filter(buckets.source).withColumn(bucket.name, deduplicate.bucket(bucket.of, bucket.unit))
+    return apply_transform(source, table).filter(buckets.rows)
+
+
+def coalesce_small(rows: DataFrame, count: int) -> DataFrame:
+    """Returns small batches in one partition, and so one file; large ones unchanged, so that all cores write."""
+    return rows.coalesce(1) if count <= ROWS_PER_FILE else rows

@@ -1,4 +1,7 @@
-"""The schemas with which producers wrote values: those that a schema registry knows, and what it may not do."""
+"""The schemas with which producers wrote values: those that a schema registry knows, and what it may not do.
+
+A value begins with the header of Confluent's registry: byte 0, then the schema id in four bytes, big-endian.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -7,18 +10,52 @@ from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import DataType, StructType
 
-from include.engine.batch import schema_registry
 from include.engine.files.schema_evolution import fits
 from include.engine.python import json_schema
 from include.errors import FlowBroken
 from include.kafka import schema_registry as registry_client
 from include.project.avro import RefersToItself, fields, record_name, schemas_by_id
 from include.spec import Avro, Json, Registry, Table
+
+HEADER_BYTES = 5
+SHOWN_BYTES = 20
+
+
+def schema_id(value: Column) -> Column:
+    """Returns the id in the header; NULL if there is no header. Registries give no ids above 2^31 - 1."""
+    registry_id = F.conv(F.hex(F.substring(value, 2, HEADER_BYTES - 1)), 16, 10).try_cast("int")
+    is_header = F.substring(value, 1, 1) == F.lit(b"\0")
+    return F.when(is_header & (F.octet_length(value) >= HEADER_BYTES), registry_id)
+
+
+def payload(value: Column) -> Column:
+    """Returns the bytes after the header."""
+    return F.substring(value, HEADER_BYTES + 1, 2**31 - 1)
+
+
+def sample(value: Column) -> Column:
+    """Returns the first bytes as text."""
+    return F.concat(F.lit("X'"), F.hex(F.substring(value, 1, SHOWN_BYTES)), F.lit("'"))
+
+
+def problem(value: Column, known: Iterable[int], refused: Mapping[int, str], where: str) -> Column:
+    """Returns why a value has no schema to read it with; NULL if it has one.
+
+    known: the ids of schemas. refused: why some of them are not used. where: in which place others are missing.
+    """
+    id_of_value = schema_id(value)
+    unknown = F.concat(F.lit("schema id "), id_of_value.cast("string"), F.lit(f" is not {where}"))
+    message = F.when(id_of_value.isNull(), F.concat(sample(value), F.lit(" has no schema registry header")))
+    message = message.when(~id_of_value.isin(list(known)), unknown)
+    for refused_id, reason in refused.items():
+        message = message.when(id_of_value == refused_id, f"schema id {refused_id} {reason}")
+    return message
+
 
 Registered = TypeVar("Registered", bound=Avro | Json)
 
@@ -57,7 +94,7 @@ def with_schemas_of(rows: DataFrame, parse: Registered) -> Registered:
 
 
 def _ids_of(rows: DataFrame, parse: Avro | Json) -> set[int]:
-    ids = rows.select(schema_registry.schema_id(F.col(parse.column)).alias("id")).distinct().collect()
+    ids = rows.select(schema_id(F.col(parse.column)).alias("id")).distinct().collect()
     return {row["id"] for row in ids if row["id"] is not None}
 
 

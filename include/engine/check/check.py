@@ -14,20 +14,58 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, StructType
 
 from include import catalog
 from include.catalog import Catalog
-from include.engine.batch import data_skipping, read
+from include.engine.batch import deduplicate, read, transform
+from include.engine.batch.merge_changes import VALID_FROM
 from include.engine.batch.transform import SOURCE, apply_join, tables_read
-from include.engine.check import checked_lookups, checked_rows
+from include.engine.check import checked_rows
 from include.engine.check.analysis_errors import sentence
 from include.engine.check.checked_schema import empty, schema_of
 from include.engine.session import open_session
 from include.errors import DeclarationError, SetupError, report
-from include.project.declaration import declaration_error
+from include.project.declaration import declaration_error, suggest
 from include.project.examination import Examination
 from include.settings import settings
-from include.spec import FILES_SCHEMA, Bucket, Cast, Delta, Files, Kafka, Table, Upsert, ddl
+from include.spec import FILES_SCHEMA, Bucket, Cast, Delta, Files, Kafka, Lookup, Table, Upsert, ddl
+
+
+def with_lookups(spark: SparkSession, source: DataFrame, table: Table, tables: Catalog) -> DataFrame:
+    """Returns an empty source with the columns that its lookups add.
+
+    Raises DeclarationError for a key that the rows lack, keys of different types, and columns that exist already.
+    """
+    parsed = transform.parsed(source, table).schema
+    added = StructType()
+    for lookup in table.lookups:
+        dimension = read.columns(spark, Delta(lookup.table), tables)
+        pairs = list(lookup.keys.items()) + ([(lookup.at, VALID_FROM)] if lookup.at else [])
+        for name, key in pairs:
+            _check_key(table, lookup, parsed, name, dimension[key].dataType)
+        for name, column in lookup.added.items():
+            if name.lower() in [field.name.lower() for field in parsed]:
+                raise declaration_error(
+                    table, f"the lookup of {lookup.table} adds '{name}', which its rows have already: give it a prefix"
+                )
+            added = added.add(name, dimension[column].dataType)
+    return empty(spark, StructType([*source.schema, *added]))
+
+
+def _check_key(table: Table, lookup: Lookup, rows: StructType, name: str, type_: DataType) -> None:
+    names = rows.fieldNames()
+    if name not in names:
+        raise declaration_error(
+            table, f"the lookup of {lookup.table} looks for '{name}', which its rows lack: {suggest(name, names)}"
+        )
+    if rows[name].dataType != type_:
+        raise declaration_error(
+            table,
+            f"the lookup of {lookup.table} compares {name}, which is {rows[name].dataType.simpleString().upper()}, "
+            f"with {type_.simpleString().upper()}: give them one type",
+        )
+
 
 # PySpark logs each analysis error as a line of JSON, which repeats the sentence printed here.
 LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -76,7 +114,7 @@ def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
     if isinstance(table.write, Upsert) and table.write.recompute:
         source = _with_bucket(source, table, table.write.recompute)
     if table.lookups:
-        source, table = checked_lookups.with_lookups(spark, source, table, tables), replace(table, lookups=())
+        source, table = with_lookups(spark, source, table, tables), replace(table, lookups=())
     rows = checked_rows.declared_rows(source, table)
     checked_rows.check(table, rows, (source,), "write it as a recomputed Upsert", tables)
     if table.watermark:
@@ -166,7 +204,7 @@ def _check_sources(spark: SparkSession, table: Table, names: set[str]) -> None:
 
 def _with_bucket(source: DataFrame, table: Table, bucket: Bucket) -> DataFrame:
     _check_timestamp(table, source, "bucket", bucket.of)
-    return source.withColumn(bucket.name, data_skipping.bucket(bucket.of, bucket.unit))
+    return source.withColumn(bucket.name, deduplicate.bucket(bucket.of, bucket.unit))
 
 
 def _check_timestamp(table: Table, rows: DataFrame, role: str, column: str) -> None:

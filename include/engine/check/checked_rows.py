@@ -11,8 +11,7 @@ from pyspark.sql.types import StructField
 from include.catalog import Catalog
 from include.engine.batch import quality
 from include.engine.batch.determinism import AnalysedPlan
-from include.engine.batch.table_rows import apply_transform
-from include.engine.batch.transform import SOURCE, apply
+from include.engine.batch.transform import SOURCE, apply, apply_transform
 from include.engine.check.analysis_errors import line, plain, sentence
 from include.engine.check.checked_schema import schema_of
 from include.engine.session import jvm_of

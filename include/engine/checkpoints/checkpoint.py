@@ -1,6 +1,7 @@
 """A flow's checkpoint directory: which flow owns it, and whether it fits the table."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from include.checkpoints.checkpoint_files import OWNER
 from include.control.resets import Reset
 from include.control.skips import Skip
 from include.delta import commit_history, stored_table
-from include.engine.checkpoints import definition, generation, sibling_flows
+from include.engine.checkpoints import definition, generation
 from include.engine.session import jvm_of
 from include.engine.tables.commit import txn_app_id
 from include.errors import FlowBroken, FlowFailed, LeaseHeld
@@ -20,10 +21,42 @@ from include.flows.resume_position import StartPosition, after_last_commit, iden
 from include.kafka import topics
 from include.kafka.retention import LostOffsets
 from include.lake import directories
-from include.lake.paths import LakePath
+from include.lake.paths import LakePath, names
 from include.recovery import unseeded_generations
 from include.settings import settings
 from include.spec import Kafka, Table
+
+
+def require_unread(flow: Table, source: dict[str, Any]) -> None:
+    """Raises FlowBroken if another flow has read this source into the table: its rows would come twice.
+
+    That flow may have had another name, or may have been the table's only flow.
+    """
+    of_table = (name for name in names(settings().all_checkpoints) if name.startswith(f"{flow.name}."))
+    others = [flow.name, *sorted(of_table)]
+    for other in others:
+        if other != flow.flow and _overlap(_source(other), source):
+            raise FlowBroken(
+                f"{flow.flow}: flow {other} has read {source} into {flow.name} already, so its rows would come twice: "
+                f"give the branch its old name back ('' is that of the flow that bears the table's name)",
+                "CHECKPOINT_OF_ANOTHER_DEFINITION",
+            )
+
+
+def _overlap(source: dict[str, Any], other_source: dict[str, Any]) -> bool:
+    """Whether both sources deliver some of the same records."""
+    if "topics" in source and "topics" in other_source:
+        return not source["topics"].items().isdisjoint(other_source["topics"].items())
+    return source == other_source
+
+
+def _source(flow: str) -> dict[str, Any]:
+    """Returns the source that a flow's newest checkpoint names; empty if it names none."""
+    home = settings().checkpoints(flow)
+    generation = checkpoint_files.newest_generation(home)
+    with suppress(FlowBroken, ValueError, KeyError):
+        return dict(checkpoint_files.owner(home / str(generation))["source"])
+    return {}
 
 
 @dataclass(frozen=True)
@@ -60,7 +93,7 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
     owner, directory = identity(table), _lock_home(spark, table)
     newest = checkpoint_files.newest_generation(directory)
     if newest is None:
-        sibling_flows.require_unread(table, owner["source"])
+        require_unread(table, owner["source"])
     number, beginning = newest or 1, StartPosition()
     if reset:
         number, beginning = begin_next_generation(spark, table, reset)
@@ -254,7 +287,7 @@ def add_topics(flow_checkpoint: Checkpoint, flow: Table, new_topics: dict[str, s
 
     Raises FlowBroken if another flow of the table has read one of them.
     """
-    sibling_flows.require_unread(flow, {"topics": new_topics})
+    require_unread(flow, {"topics": new_topics})
     source = {**flow_checkpoint.source, "topics": {**flow_checkpoint.source["topics"], **new_topics}}
     _write_owner(flow_checkpoint.path, source=source)
     return replace(flow_checkpoint, source=source)

@@ -16,14 +16,13 @@ from pyspark.sql import SparkSession
 
 from include.checkpoints import checkpoint_files
 from include.delta import stored_table
-from include.engine.batch import data_skipping, table_rows, tuning
-from include.engine.batch.table_rows import Buckets
-from include.engine.fast_path import data_file, replaced_files, table_at_version
+from include.engine.batch import deduplicate, prepare, transform
+from include.engine.batch.transform import Buckets
+from include.engine.fast_path import data_file, known_keys, replaced_files
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros
 from include.engine.fast_path.transaction import Target, Transaction
-from include.engine.tables.commit import CommitMetadata
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import CommitMetadata, read_table
 from include.lake import data_files
 from include.ledger.batch_files import SourceFile
 from include.settings import settings
@@ -70,7 +69,7 @@ class Aggregator:
                 source_rows, candidates = self._all_source_rows(spark, version), self._files(transaction)
             else:
                 starts = self._touched_buckets(files, self._bucket)
-                starts = data_skipping.within_reach(starts, self._bucket.unit, self._write.reach_seconds)
+                starts = deduplicate.within_reach(starts, self._bucket.unit, self._write.reach_seconds)
                 source_rows = self._source_rows(spark, starts, version, self._bucket)
                 candidates = self._candidates(transaction, starts, self._bucket)
             new_rows = data_file.conform(self._aggregate(spark, source_rows, starts), transaction.layout)
@@ -81,7 +80,7 @@ class Aggregator:
         self.target.note(None)
 
     def _touched_buckets(self, files: tuple[SourceFile, ...], bucket: Bucket) -> Starts:
-        path, width = settings().table_path(self._source), data_skipping.UNIT_SECONDS[bucket.unit]
+        path, width = settings().table_path(self._source), deduplicate.UNIT_SECONDS[bucket.unit]
         starts: Starts = set()
         for file in files:
             times = micros(parquet.read_table(data_files.readable(path / file.path), columns=[bucket.of]), bucket.of)
@@ -94,9 +93,7 @@ class Aggregator:
         columns = self._needed_columns(spark, pa.schema(source.schema()).names)
         reach = math.ceil(self._write.reach_seconds * 1_000_000)
         spans = [(begin - reach, end + reach) for begin, end in _spans(starts, bucket.unit)]
-        rows = table_at_version.read(
-            self._source, source, bucket.of, spans, None in starts, columns, MOST_SOURCE_ROWS + 1
-        )
+        rows = known_keys.read(self._source, source, bucket.of, spans, None in starts, columns, MOST_SOURCE_ROWS + 1)
         if len(rows) > MOST_SOURCE_ROWS:
             raise NotSupported(f"its buckets hold more than {MOST_SOURCE_ROWS:,} rows")
         return rows
@@ -111,17 +108,17 @@ class Aggregator:
 
     def _aggregate(self, spark: SparkSession, rows: pa.Table, starts: Starts) -> pa.Table:
         """Computes the aggregate of these source rows, for these buckets."""
-        tuning.tune(spark, len(rows))
+        prepare.tune(spark, len(rows))
         # As one Arrow batch: Spark takes an empty batch between others for the end, and ignores what follows.
         frame = spark.createDataFrame(rows.combine_chunks()).coalesce(1)
         buckets = Buckets.at(starts, self._bucket, self._write) if self._bucket else Buckets()
-        return table_rows.aggregated(frame, self._table, self._write, replace(buckets, source="true")).toArrow()
+        return transform.aggregated(frame, self._table, self._write, replace(buckets, source="true")).toArrow()
 
     def _needed_columns(self, spark: SparkSession, names: list[str]) -> list[str]:
         """Returns the source columns that the aggregate needs, by Spark's optimized plan."""
         if self._columns is None:
             stored = read_table(spark, self._source)
-            aggregate = table_rows.aggregated(stored, self._table, self._write)
+            aggregate = transform.aggregated(stored, self._table, self._write)
             leaves = aggregate._jdf.queryExecution().executedPlan().collectLeaves()
             needed = set(names)
             if leaves.size() == 1 and leaves.apply(0).nodeName().startswith("Scan parquet"):
@@ -131,9 +128,7 @@ class Aggregator:
         return self._columns
 
     def _open(self, table: str, version: int) -> DeltaTable:
-        delta_table = self._open_tables[table] = table_at_version.at_version(
-            table, self._open_tables.get(table), version
-        )
+        delta_table = self._open_tables[table] = known_keys.at_version(table, self._open_tables.get(table), version)
         return delta_table
 
     def _replace(
@@ -222,5 +217,5 @@ def _unchanged_keys(rows: pa.Table, stored: list[pa.Table], keys: tuple[str, ...
 
 def _spans(starts: Starts, unit: str) -> list[tuple[int, int]]:
     """Returns spans that cover the buckets, in microseconds since 1970."""
-    spans = data_skipping.spans([start for start in starts if start is not None], data_skipping.UNIT_SECONDS[unit])
+    spans = deduplicate.spans([start for start in starts if start is not None], deduplicate.UNIT_SECONDS[unit])
     return [(begin * 1_000_000, end * 1_000_000) for begin, end in spans]

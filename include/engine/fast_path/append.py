@@ -1,25 +1,160 @@
-"""Writes a small batch of appended rows. One Spark job delivers them as Arrow; the rest needs no Spark."""
+"""Writes a small batch of appended rows. One Spark job delivers them as Arrow; the rest needs no Spark.
+
+Rows that a rule keeps out go into a companion of the table: the quarantine, or the retained changes.
+"""
 
 import json
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
-from include.engine.batch import deduplicate, quality, watermark
+from include.delta import stored_table
+from include.engine.batch import deduplicate, quality, storable, watermark
+from include.engine.batch.merge_changes import DELETED, TRUNCATES
 from include.engine.batch.quality import RowCounts
 from include.engine.batch.watermark import EventTimes
-from include.engine.fast_path import checked_rows, data_file
-from include.engine.fast_path.companion import Companion
+from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.known_keys import Key, KnownKeys, is_comparable, keys_of, micros
 from include.engine.fast_path.transaction import Target, Transaction
+from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
-from include.spec import Append, Table
+from include.rules import Rule
+from include.settings import settings
+from include.spec import Append, Table, Upsert
+from include.spec.origin import FAILED_REASON, FAILED_RECORD
+
+_TYPES = {
+    "_flow": pa.string(),
+    "_generation": pa.int32(),
+    "_batch": pa.int64(),
+    "_source": pa.string(),
+    "_replay": pa.int64(),
+}
+
+
+class Companion:
+    """A companion of a table, as one flow writes it. has_written: whether it holds rows of the flow's last batch."""
+
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        self.name = name
+        self.has_written = False
+        self._spark = spark
+        self._target: Target | None = None
+
+    @property
+    def version(self) -> int:
+        """The newest version of the companion."""
+        return self._opened.version
+
+    @property
+    def committed(self) -> int | None:
+        """The version that it has committed, if no other writer can have come in between."""
+        return self._opened.committed
+
+    @property
+    def _opened(self) -> Target:
+        if self._target is None:
+            self._target = Target(self._spark, self.name)
+        return self._target
+
+    def begin(self, flow: str, left_before: tuple[int, int] | None) -> None:
+        """Begins a batch. left_before: as for `Appender.append_checked`. Raises NotSupported if an earlier try of the
+        batch has left rows.
+        """
+        self.has_written = False
+        if left_before and settings().is_stored(self.name) and _holds_later(self.name, flow, left_before):
+            raise NotSupported(f"an earlier try has left rows in {self.name}")
+
+    def append(self, rows: pa.Table, metadata: CommitMetadata) -> None:
+        """Appends rows of the batch, with at least the columns of the companion that do not describe the batch.
+
+        Raises NotSupported if the companion is not stored, as for a table without rules until a row breaks one that its
+        columns imply.
+        """
+        if not len(rows):
+            return
+        if self._target is None and not settings().is_stored(self.name):
+            raise NotSupported(f"{self.name} is not stored yet")
+        transaction = self._opened.begin()
+        for column, value in commit.quarantine_columns(asdict(metadata)).items():
+            rows = rows.append_column(column, pa.array([value] * len(rows), _TYPES[column]))
+        for column in (FAILED_REASON, FAILED_RECORD):
+            rows = rows.append_column(column, pa.nulls(len(rows), pa.string()))
+        file = data_file.write([rows], transaction.target.path, transaction.layout)
+        self.has_written = True
+        transaction.append([file.added()], json.dumps(asdict(metadata)), None, file.rows, reads=False)
+
+
+def _holds_later(name: str, flow: str, left_before: tuple[int, int]) -> bool:
+    generation, batch = ds.field("_generation"), ds.field("_batch")
+    later = (generation > left_before[0]) | ((generation == left_before[0]) & (batch > left_before[1]))
+    return bool(len(stored_table.dataset(name).scanner(filter=(ds.field("_flow") == flow) & later).head(1)))
+
+
+Groups = list[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class CheckedRows:
+    """kept: without `_rules`. quarantined: with `_rules`."""
+
+    counts: RowCounts
+    kept: pa.Table
+    quarantined: pa.Table
+
+
+def broken_rules(rows: pa.Table, write: Append | Upsert, times: EventTimes) -> Groups:
+    """Returns the rules that each row breaks: those of the column `_rules`, and those of the watermark."""
+    groups: Groups = [tuple(names) for names in rows.column(quality.RULES).to_pylist()]
+    declared = write.watermark
+    if declared is None:
+        return groups
+    broken = [
+        times.broken(declared, time) if may else ()
+        for time, may in zip(micros(rows, declared.of), _may_be_late(rows, write), strict=True)
+    ]
+    return [tuple(dict.fromkeys((*names, *added))) for names, added in zip(groups, broken, strict=True)]
+
+
+def _may_be_late(rows: pa.Table, write: Append | Upsert) -> list[bool]:
+    """Returns for each row whether no `merge_changes.is_exempt` applies to it."""
+    if isinstance(write, Append):
+        return [True] * len(rows)
+    truncates = [False] * len(rows)
+    if write.truncates:
+        sequences = rows.column(write.sequence_by)
+        truncates = pc.and_(pc.fill_null(rows.column(TRUNCATES), False), pc.is_valid(sequences)).to_pylist()
+    deletes = rows.column(DELETED).to_pylist()
+    return [is_delete is False and not truncate for is_delete, truncate in zip(deletes, truncates, strict=True)]
+
+
+def divide(rows: pa.Table, groups: Groups, rules: tuple[Rule, ...]) -> CheckedRows:
+    """rows: with the column `_rules`. groups: the rules that each row breaks. Raises NotSupported for rows that only
+    Spark's path quarantines.
+    """
+    if any(storable.TIMES in names for names in groups):
+        raise NotSupported("times of its rows are not within the years 1 to 9999")
+    actions = {names: quality.strictest(names, rules) for names in set(groups)}
+    with_rules = rows.set_column(
+        rows.column_names.index(quality.RULES), quality.RULES, pa.array(groups, pa.list_(pa.string()))
+    )
+    return CheckedRows(
+        RowCounts.of(Counter(groups).items(), rules),
+        rows.filter(_mask(groups, actions, "warn")).drop_columns([quality.RULES]),
+        with_rules.filter(_mask(groups, actions, "quarantine")),
+    )
+
+
+def _mask(groups: Groups, actions: dict[tuple[str, ...], str], action: str) -> pa.Array:
+    return pa.array([actions[names] == action for names in groups], pa.bool_())
 
 
 class Appender:
@@ -58,8 +193,8 @@ class Appender:
         """
         self._quarantine.has_written = False
         rules = watermark.rules_of(self._table, times)
-        groups = checked_rows.broken_rules(rows, self._write, times)
-        checked = checked_rows.divide(rows, groups, rules)
+        groups = broken_rules(rows, self._write, times)
+        checked = divide(rows, groups, rules)
         quality.require_none_fails(checked.counts, rules, metadata)
         transaction = self.target.begin()
         if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:

@@ -20,9 +20,9 @@ from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.internals import unexpected
 from include.engine.fast_path.transaction import Target
-from include.lake import clients
+from include.lake import object_store
 from include.lake.paths import LakePath
-from include.maintenance import plan as planning
+from include.maintenance import plan
 
 BATCH_ROWS = 64 * 1024
 
@@ -78,7 +78,7 @@ def _sizes(name: str, version: int) -> dict[str, int]:
 def _bins(sizes: dict[str, int], smaller_than_bytes: int, target_bytes: int) -> Iterator[list[str]]:
     """Yields groups of files to merge, packed as Delta packs them. A group of one file is left alone."""
     small = sorted((size, path) for path, size in sizes.items() if size < smaller_than_bytes)
-    ends = planning.pack_into_bins([size for size, _ in small], target_bytes)
+    ends = plan.pack_into_bins([size for size, _ in small], target_bytes)
     packed = zip(ends, small, strict=True)
     for _, group in groupby(packed, key=lambda pair: pair[0].bin):
         paths = [path for _, (_, path) in group]
@@ -91,7 +91,7 @@ def _rows(table: LakePath, paths: list[str], layout: Layout) -> Iterator[pa.Tabl
     yield layout.schema.empty_table()
     for path in paths:
         # INT96 timestamps count nanoseconds, which in Arrow end in the year 2262.
-        with parquet.ParquetFile(clients.seekable(table / path), coerce_int96_timestamp_unit="us") as file:
+        with parquet.ParquetFile(object_store.seekable(table / path), coerce_int96_timestamp_unit="us") as file:
             _require_known_columns(path, file.schema_arrow, layout)
             for batch in file.iter_batches(BATCH_ROWS):
                 yield _with_all_columns(pa.Table.from_batches([batch]), layout)

@@ -6,6 +6,7 @@ of it is written.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -13,9 +14,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from include import logs
-from include.engine.batch import prepare, tuning, watermark
+from include.checkpoints import checkpoint_files, offset_ranges
+from include.checkpoints.offset_ranges import OffsetRange
+from include.delta.delta_log import DeltaLog
+from include.engine.batch import prepare, watermark
 from include.engine.batch.watermark import EventTimes
-from include.engine.fast_path import aggregate, internals, source
+from include.engine.fast_path import aggregate, internals
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
 from include.engine.fast_path.dimensions import Dimensions, local_frame
@@ -23,9 +27,62 @@ from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.merge import Merger
 from include.engine.fast_path.topic_reader import TopicReader
 from include.engine.tables.commit import CommitMetadata
+from include.errors import FlowBroken
 from include.kafka import cluster
+from include.ledger.batch_files import AppendedFiles, SourceFile
 from include.settings import settings
-from include.spec import Append, Kafka, Replace, Rule, Table, Upsert
+from include.spec import Append, Delta, Kafka, Replace, Rule, Table, Upsert
+
+# A batch that reads more commits is not small.
+MOST_VERSIONS = 200
+
+
+@dataclass(frozen=True)
+class PlannedRead:
+    """rows: an upper bound. files: those of a stored source that hold the rows. bytes: their total size on disk.
+    ranges: offset ranges of topics.
+    """
+
+    rows: int
+    bytes: int = 0
+    files: tuple[SourceFile, ...] = ()
+    ranges: tuple[OffsetRange, ...] = ()
+
+
+class Source:
+    """The source of one flow."""
+
+    def __init__(self, table: Table) -> None:
+        self._source = table.source
+
+    def between(self, begin: Any, end: Any) -> PlannedRead:
+        """Returns what lies between two offsets of the stream. Raises NotSupported if that takes reading the rows."""
+        if not isinstance(self._source, Delta):
+            ranges = tuple(offset_ranges.kafka_ranges(begin, end))
+            return PlannedRead(sum(range_.count for range_ in ranges), ranges=ranges)
+        if self._source.changes:
+            raise NotSupported("it reads changes, which no commit counts")
+        if begin is not None and offset_ranges.delta_position(begin) == offset_ranges.delta_position(end):
+            return PlannedRead(0)
+        try:
+            files = tuple(AppendedFiles(self._log(begin, end), self._source).between(begin, end))
+        except FlowBroken as error:
+            raise NotSupported(str(error)) from error
+        if any(file.rows is None for file in files):
+            raise NotSupported(f"files of {self._source.table} have no statistics")
+        return PlannedRead(sum(file.rows or 0 for file in files), sum(file.bytes for file in files), files)
+
+    def _log(self, begin: Any, end: Any) -> DeltaLog:
+        assert isinstance(self._source, Delta)
+        path = settings().table_path(self._source.table)
+        if begin is None or begin.get("isStartingVersion") or end.get("isStartingVersion"):
+            return DeltaLog(path)
+        # An offset after the last file of a version belongs to the next version, which may not exist yet.
+        first, last = offset_ranges.delta_position(begin)[0], checkpoint_files.read_version(end)
+        if last - first > MOST_VERSIONS:
+            raise NotSupported("it gathers many commits of its source")
+        return DeltaLog(path, range(first, last + 1))
+
 
 MOST_ROWS = 50_000
 MOST_BYTES = 64_000_000
@@ -74,7 +131,7 @@ class FastPath:
 
     def __init__(self, spark: SparkSession, table: Table) -> None:
         self._table = table
-        self._source = source.Source(table)
+        self._source = Source(table)
         self._bytes_per_row: float = BYTES_PER_ROW
         self._logged_reasons: set[str] = set()
         write = table.write
@@ -128,7 +185,7 @@ class FastPath:
         reads = self._source.between(metadata.source_from, metadata.source_to)
         metadata = replace(metadata, fast_path=True)
         if self._topics and reads.rows <= self._most_records:
-            tuning.tune(rows.sparkSession, expected_rows=0)
+            prepare.tune(rows.sparkSession, expected_rows=0)
             assert self._appender
             return Written(self._appender.append(self._topics.read(reads.ranges), metadata), times.newest)
         if self._aggregator:
@@ -138,7 +195,7 @@ class FastPath:
             self._aggregator.write(rows.sparkSession, reads.files, metadata)
             return Written(reads.rows, times.newest)
         self._require_small(reads)
-        tuning.tune(rows.sparkSession, reads.rows)
+        prepare.tune(rows.sparkSession, reads.rows)
         if prepare.is_raw(self._table):
             assert self._appender
             return Written(self._appender.append([self._to_arrow(rows)], metadata), times.newest)
@@ -164,7 +221,7 @@ class FastPath:
         joined_rows = local_frame(parsed_rows.sparkSession, rows)
         return prepare.looked_up(joined_rows, replace(self._table, lookups=()), rules, ()), no_partner
 
-    def _require_small(self, reads: source.PlannedRead) -> None:
+    def _require_small(self, reads: PlannedRead) -> None:
         if reads.rows > MOST_ROWS:
             raise TooLarge(f"{reads.rows} rows")
         expected_bytes = reads.rows * self._bytes_per_row

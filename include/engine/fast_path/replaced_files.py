@@ -15,7 +15,7 @@ from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.known_keys import Key, keys_of
 from include.engine.fast_path.transaction import Transaction
 from include.engine.tables.commit import CommitMetadata
-from include.lake import clients, data_files
+from include.lake import data_files, object_store
 
 # Most bytes of files whose rows are all held in memory, and of files that are rewritten part by part.
 MOST_REPLACED_BYTES, MOST_REWRITTEN_BYTES = 32_000_000, 4_000_000_000
@@ -68,7 +68,7 @@ def rewrite(
     found: list[StoredFile] = []
     try:
         for path, size in file_list:
-            file = parquet.ParquetFile(clients.seekable(transaction.target.path / path))
+            file = parquet.ParquetFile(object_store.seekable(transaction.target.path / path))
             if any(
                 pc.any(_has_key(part, keys, columns, transaction.layout)).as_py()
                 for part in _parts(file, list(columns))

@@ -30,8 +30,7 @@ from include.engine.files import file_headers, file_records
 from include.engine.files.file_headers import UNREADABLE, VANISHED, FileHeader
 from include.engine.files.schema_evolution import Columns, FileColumn, add_columns
 from include.engine.tables import commit, create_table
-from include.engine.tables.commit import CommitMetadata
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import CommitMetadata, read_table
 from include.errors import Unreachable
 from include.flows import source_end
 from include.settings import settings

@@ -3,6 +3,7 @@
 import codecs
 import csv
 import io
+import re
 import stat
 from collections.abc import Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,15 +12,57 @@ from itertools import dropwhile
 from pathlib import Path
 
 import pyarrow
+import pyarrow as pa
 from pyarrow import fs, orc, parquet
 
 from include.checkpoints.landing_folder import file_system
 from include.delta import stored_table
-from include.engine.files import avro_header, csv_header, parquet_pages, text_file
+from include.engine.files import avro_header, csv_header, parquet_pages
 from include.errors import Unreachable
-from include.lake import outages
+from include.lake import object_store
 from include.settings import settings
 from include.spec import FILES_SCHEMA, Files, Table, ddl
+
+# Compressions that Spark reads, by the ending of the name, each with the codec of Arrow.
+CODECS = {".gz": "gzip", ".deflate": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+# Hadoop's own forms of these, which few programs write. A length in a file of another form ends the JVM.
+REFUSED = (".lz4", ".snappy")
+READ = "compress it as .gz, .bz2 or .zst"
+# How files begin that are no text.
+BEGINNINGS = {
+    "compressed with gzip": rb"\x1f\x8b\x08",
+    "compressed with bzip2": rb"BZh[1-9]1AY&SY",
+    "compressed with Zstandard": rb"\x28\xb5\x2f\xfd",
+    "compressed with LZ4": rb"\x04\x22\x4d\x18",
+    "compressed with xz": rb"\xfd7zXZ\x00",
+    "compressed with Snappy": rb"\xff\x06\x00\x00sNaPpY",
+    "a ZIP archive": rb"PK(\x03\x04|\x05\x06)",
+    "a 7z archive": rb"7z\xbc\xaf\x27\x1c",
+    "a Parquet file": rb"PAR1[\x00-\x1f]",
+    "an Avro file": rb"Obj\x01",
+}
+BEGINNING_BYTES = 10
+ENDINGS = {"compressed with gzip": ".gz", "compressed with bzip2": ".bz2", "compressed with Zstandard": ".zst"}
+
+
+def open_text(system: fs.FileSystem, path: str) -> pa.NativeFile:
+    """Opens the uncompressed text. Raises OSError with a sentence if it is no text, or compressed in another way."""
+    ending = next((ending for ending in (*CODECS, *REFUSED) if path.lower().endswith(ending)), "")
+    if ending in REFUSED:
+        raise OSError(f"files that end with {ending} are not read: {READ}")
+    with system.open_input_stream(path, compression=None) as stream:
+        begin = stream.read(BEGINNING_BYTES)
+    content = next((words for words, pattern in BEGINNINGS.items() if re.match(pattern, begin)), "")
+    if ending and begin and ENDINGS.get(content) != ending and ending != ".deflate":
+        content = content or "not so compressed"
+        raise OSError(f"its name ends with {ending}, and it is {content}: name it as what it is")
+    if not ending and content:
+        remedy = f"let its name end with {ENDINGS[content]}" if content in ENDINGS else "give its text as a file"
+        raise OSError(f"it is {content}: {remedy}")
+    stream = system.open_input_stream(path, compression=None)
+    # An empty file has nothing to decompress.
+    return pa.CompressedInputStream(stream, CODECS[ending]) if ending and begin else stream
+
 
 UNREADABLE, VANISHED, EMPTY = "unreadable", "vanished", "empty"
 THREADS = 16
@@ -152,7 +195,7 @@ def outage(system: fs.FileSystem, path: str) -> Unreachable | None:
         return None
     except OSError as error:
         if isinstance(system, fs.S3FileSystem):
-            return outages.of_text(f"s3a://{path}", str(error))
+            return object_store.of_text(f"s3a://{path}", str(error))
         if not system.get_file_info(path).is_file:
             return None
         return Unreachable(f"{path} cannot be read now ({_line(error)}): it is tried again")
@@ -171,7 +214,7 @@ def _read_head(system: fs.FileSystem, path: str, source: Files, declared: tuple[
             header = avro_header.read(file, checks_blocks=isinstance(system, fs.LocalFileSystem))
             _require_distinct(header.names)
             return FileHeader(path, header.schema, nanoseconds=header.nanoseconds)
-    with text_file.open_text(system, path) as stream:
+    with open_text(system, path) as stream:
         if source.format in ("json", "text"):
             begin = stream.read(len(codecs.BOM_UTF32_LE))
             encoding = next((name for mark, name in BYTE_ORDER_MARKS if begin.startswith(mark)), "")

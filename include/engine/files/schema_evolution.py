@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 
 from include.engine import sql_text, struct_type
 from include.engine.files.csv_header import is_readable
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import read_table
 from include.errors import FlowBroken
 from include.settings import settings
 from include.spec import FILES_SCHEMA, Files, Table, ddl

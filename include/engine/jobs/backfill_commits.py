@@ -9,13 +9,13 @@ from pyspark.sql import functions as F
 
 from include.control.jobs.backfills import Backfill
 from include.engine import struct_type
-from include.engine.batch import merge_changes, storable, table_rows
+from include.engine.batch import merge_changes, storable, transform
 from include.engine.batch.merge_changes import RETAINED, SHOWN
 from include.engine.jobs import replay
 from include.engine.jobs.backfill_rows import condition
 from include.engine.jobs.left_out import LeftOut
 from include.engine.tables import commit
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import read_table
 from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
 from include.recovery import backfill
@@ -84,7 +84,7 @@ def replace_retained(changes: DataFrame, write: Upsert, commits: Commits) -> Dat
     """
     table = commits.table
     result = merge_changes.merged(changes.withColumn(RETAINED, F.lit(False)), write).localCheckpoint()
-    hidden = result.filter(~F.col(SHOWN)).select(*[f"`{name}`" for name in table_rows.names_of_retained(table)])
+    hidden = result.filter(~F.col(SHOWN)).select(*[f"`{name}`" for name in transform.names_of_retained(table)])
     with commit.user_metadata(changes.sparkSession, commits.metadata_of(0), {}):
         rows = commit.with_batch_columns(hidden, commits.last[table.flow])
         _replace(rows.coalesce(1), table.retained, commits.replaced)

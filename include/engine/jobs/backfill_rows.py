@@ -17,11 +17,11 @@ from include.checkpoints import checkpoint_files
 from include.checkpoints.offset_ranges import delta_position
 from include.control.jobs.backfills import Backfill
 from include.delta.delta_log import DeltaLog
-from include.engine.batch import deduplicate, isolation, quality, read, storable, table_rows
+from include.engine.batch import deduplicate, isolation, quality, read, storable, transform
 from include.engine.batch.quality import RowCounts
 from include.engine.jobs import left_out
 from include.engine.jobs.left_out import FlowLeftOut, LeftOut
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import read_table
 from include.errors import FlowBroken
 from include.flows import resume_position
 from include.ledger.batch_files import AppendedFiles
@@ -107,7 +107,7 @@ def _made(
         parts = left_out_by_flow(True)
         with isolation.narrowed(work):
             rows, count = persisted(
-                {name: table_rows.without(source, parts[name].failing) for name, source in sources.items()}
+                {name: transform.without(source, parts[name].failing) for name, source in sources.items()}
             )
     return RangeRows(rows, count, commits, sum((part.left_out for part in parts.values()), LeftOut()))
 
@@ -120,13 +120,13 @@ def compute_aggregate(spark: SparkSession, table: Table, job: Backfill) -> Range
     assert isinstance(write, Upsert) and isinstance(table.source, Delta)
     commits = last_commits(table)
     version = checkpoint_files.read_version(commits[table.flow]["source_to"])
-    bucket, buckets = write.recompute, table_rows.Buckets()
+    bucket, buckets = write.recompute, transform.Buckets()
     if bucket:
         read_range = job.range.extended(write.reach_seconds).condition(bucket.of)
-        buckets = table_rows.Buckets(read_range, job.range.condition(bucket.name))
-    source = table_rows.of_buckets(read_table(spark, table.source.table, version), table, buckets)
+        buckets = transform.Buckets(read_range, job.range.condition(bucket.name))
+    source = transform.of_buckets(read_table(spark, table.source.table, version), table, buckets)
     try:
-        rows = table_rows.recomputed(spark, table, write, version, buckets)
+        rows = transform.recomputed(spark, table, write, version, buckets)
         rows, count = _persist_on_disk(storable.guarded(rows, storable.constraints_of(table)))
         return RangeRows(rows, count, commits, left_out.of_aggregate(source, table, write, job, buckets))
     except (PySparkException, Py4JError) as error:
@@ -168,7 +168,7 @@ def check_rows(spark: SparkSession, table: Table, job: Backfill, range_rows: Ran
             cleanup.callback(rows.unpersist)
         counts = _count_rows(rows, table, rules)
         good = rows if counts.kept == counts.read else rows.filter(quality.ends_as("warn", rules))
-        good = good.select(*[f"`{name}`" for name in table_rows.names_of_changes(table)])
+        good = good.select(*[f"`{name}`" for name in transform.names_of_changes(table)])
         if isinstance(table.write, Append) and table.write.unique:
             good = deduplicate.first_of_each(good, table, table.write, other_rows)
         bad = rows.filter(quality.ends_as("quarantine", rules)) if counts.quarantined else rows.limit(0)
@@ -236,7 +236,7 @@ def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFram
 
 def _transformed(rows: DataFrame, flow: Table, job: Backfill) -> DataFrame:
     """Returns the transformed rows that lie in the range, with the columns of `RangeRows.rows`."""
-    rows = table_rows.apply_transform(table_rows.apply_steps(rows, flow), flow).filter(condition(flow, job))
+    rows = transform.apply_transform(transform.apply_steps(rows, flow), flow).filter(condition(flow, job))
     return rows.withColumn("_flow", F.lit(flow.flow))
 
 

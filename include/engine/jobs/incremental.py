@@ -13,11 +13,11 @@ from include.delta import stored_table
 from include.delta.commit_history import Action, RecomputeNeeded, appended_files
 from include.delta.delta_log import DeltaLog
 from include.engine import struct_type
-from include.engine.batch import table_rows
+from include.engine.batch import transform
 from include.engine.jobs.incremental_plan import ViewPlan
 from include.engine.session import jvm_of
 from include.engine.tables import commit, create_table
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import read_table
 from include.flows.refreshes import Method, Refresh, untouched
 from include.settings import settings
 from include.spec import Delta, Table
@@ -45,7 +45,7 @@ class Change:
         if self.base is None:
             create_table.replace(rows, view)
         else:
-            commit.append(table_rows.coalesce_small(rows.to(struct_type.from_ddl(view.schema)), count), view)
+            commit.append(transform.coalesce_small(rows.to(struct_type.from_ddl(view.schema)), count), view)
 
 
 class Computation:

@@ -26,7 +26,7 @@ from include.engine.jobs.table_window import Window
 from include.engine.session import open_session
 from include.engine.stream import driver
 from include.engine.stream.host import Host
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import read_table
 from include.errors import LeaseHeld, SluiceError, Unreachable
 from include.settings import settings
 from include.spec import Table

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame
 
 from include.control.jobs.backfills import Backfill
 from include.engine import sql_text
-from include.engine.batch import data_skipping, isolation, poison, quality, storable, table_rows
+from include.engine.batch import deduplicate, isolation, poison, quality, storable, transform
 from include.engine.batch.isolation import FailedRows, Work
-from include.engine.batch.table_rows import Buckets
-from include.engine.tables.read_table import read_table
+from include.engine.batch.transform import Buckets
+from include.engine.tables.commit import read_table
 from include.project.ranges import Slice
 from include.rules import Expect
 from include.spec import Table, Upsert
@@ -118,22 +118,22 @@ def isolated_aggregate(
 
     def at(some_starts: Collection[int | None], failing: Collection[int | None], records: frozenset[str]) -> DataFrame:
         if bucket is None:
-            return table_rows.aggregated(table_rows.without(source, records), table, write)
+            return transform.aggregated(transform.without(source, records), table, write)
         some = Buckets.at(some_starts, bucket, write, failing)
-        return storable.guarded(table_rows.recomputed(spark, table, write, version, some, records), constraints)
+        return storable.guarded(transform.recomputed(spark, table, write, version, some, records), constraints)
 
     with isolation.rows_and_buckets(
         source,
         starts,
         work,
         error,
-        lambda rows: storable.guarded(table_rows.aggregated(rows, table, write, buckets), constraints),
+        lambda rows: storable.guarded(transform.aggregated(rows, table, write, buckets), constraints),
         lambda some_starts, records: at(some_starts, (), records),
     ) as isolated:
         rows = at(isolated.starts, isolated.failing, isolated.left_out)
         if isolated.failing:
             assert bucket
-            kept = data_skipping.condition(bucket.name, isolated.failing, bucket.unit)
+            kept = deduplicate.condition(bucket.name, isolated.failing, bucket.unit)
             rows = rows.unionByName(read_table(spark, table.name).filter(kept))
         passing = frozenset[str]()
         if job.range != Slice():
@@ -147,9 +147,9 @@ def _starts(source: DataFrame, table: Table, write: Upsert, job: Backfill) -> li
     bucket = write.recompute
     if bucket is None:
         return []
-    rows = table_rows.apply_steps(source, table).filter(job.range.condition(bucket.of))
-    counts = table_rows.count_by_bucket(table_rows.starts(rows, bucket))
-    starts = data_skipping.within_reach(counts, bucket.unit, write.reach_seconds)
+    rows = transform.apply_steps(source, table).filter(job.range.condition(bucket.of))
+    counts = transform.count_by_bucket(transform.starts(rows, bucket))
+    starts = deduplicate.within_reach(counts, bucket.unit, write.reach_seconds)
     if job.range.begin and job.range.end:
         begin, end = job.range.begin.timestamp(), job.range.end.timestamp()
         starts = {start for start in starts if start is not None and begin <= start < end}
@@ -157,7 +157,7 @@ def _starts(source: DataFrame, table: Table, write: Upsert, job: Backfill) -> li
 
 
 def _passing(source: DataFrame, table: Table, buckets: Buckets, known: frozenset[str]) -> frozenset[str]:
-    return _that_make_rows(source, lambda rows: table_rows.apply_steps(rows, table).filter(buckets.source), known)
+    return _that_make_rows(source, lambda rows: transform.apply_steps(rows, table).filter(buckets.source), known)
 
 
 def _places(starts: Collection[int | None]) -> frozenset[str]:
@@ -170,6 +170,6 @@ def _that_make_rows(
     """Returns those of these source rows, as JSON, of which rows of the range are made."""
     if not records:
         return frozenset()
-    with poison.persisted(table_rows.only(source, records)) as rows:
+    with poison.persisted(transform.only(source, records)) as rows:
         positions = poison.that_hold(rows.count, lambda begin, end: not make(rows.part(begin, end)).isEmpty())
         return frozenset(rows.texts(positions))

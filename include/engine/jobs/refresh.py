@@ -23,8 +23,8 @@ from include.engine.batch.transform import SOURCE, apply, apply_join
 from include.engine.jobs.incremental import EMPTY_COMMITS, Change, Computation
 from include.engine.jobs.job import Worker, open_worker
 from include.engine.jobs.table_window import Window
-from include.engine.tables import commit, foreign_table
-from include.engine.tables.read_table import read_as_of
+from include.engine.tables import commit
+from include.engine.tables.commit import read_as_of
 from include.errors import FlowBroken, Unreachable
 from include.flows import refreshes
 from include.monitoring import first_load
@@ -115,7 +115,7 @@ def refresh_remaining(worker: Worker, run: RefreshRun) -> None:
 def _refresh(open_window: Window, run: RefreshRun) -> None:
     view = open_window.table
     if settings().is_stored(view.name):
-        foreign_table.require_own(view)
+        commit.require_own(view)
     if refreshes.in_run(view.name, run.name):
         # Another job of the same run has refreshed it before this one opened the window.
         return

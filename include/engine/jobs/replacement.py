@@ -17,7 +17,7 @@ from include.control.jobs.backfills import Backfill
 from include.control.store import database
 from include.delta.backlog import StreamSource
 from include.delta.delta_log import DeltaLog
-from include.engine.batch import table_rows
+from include.engine.batch import transform
 from include.engine.jobs import shadow_table
 from include.engine.jobs.backfill_commits import (
     Commits,
@@ -106,7 +106,7 @@ class AppendedRows:
         rows = checked.good
         if isinstance(table.write, Upsert):
             rows = replace_retained(rows, table.write, commits)
-        replace_table(table_rows.coalesce_small(rows, checked.kept), commits)
+        replace_table(transform.coalesce_small(rows, checked.kept), commits)
 
     def discard(self) -> None:
         if self._range_rows:
@@ -140,7 +140,7 @@ class Aggregate:
         if settings().is_stored(self._table.quarantine):
             create_table.create_quarantine(self._worker.spark, self._table, self._worker.spark.sql)
             replace_left_out(self._worker.spark, computed.left_out, commits)
-        replace_table(table_rows.coalesce_small(computed.rows, computed.count), commits)
+        replace_table(transform.coalesce_small(computed.rows, computed.count), commits)
 
     def discard(self) -> None:
         pass

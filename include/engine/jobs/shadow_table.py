@@ -22,14 +22,13 @@ from include.control.jobs.backfills import Backfill
 from include.delta import stored_table
 from include.delta.delta_log import Commit
 from include.engine import sql_text, struct_type
-from include.engine.batch import table_rows
+from include.engine.batch import transform
 from include.engine.checkpoints import definition, generation
 from include.engine.jobs import backfill_commits
 from include.engine.jobs.job import Worker
 from include.engine.session import jvm_of
 from include.engine.tables import commit, create_table
-from include.engine.tables.commit import CommitMetadata, txn_app_id
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import CommitMetadata, read_table, txn_app_id
 from include.errors import FlowBroken, FlowFailed, UsageError
 from include.flows import resume_position
 from include.flows.batches import BACKFILL
@@ -186,7 +185,7 @@ def put_in_place(worker: Worker, table: Table, job: Backfill, metadata: dict[str
     with commit.user_metadata(
         spark, {**metadata, BACKFILL: backfill_metadata}, commit.idempotent_write_conf(backfill.txn_app_id(job), 1)
     ):
-        writer = table_rows.coalesce_small(rows, rows.count()).write.format("delta").mode("overwrite")
+        writer = transform.coalesce_small(rows, rows.count()).write.format("delta").mode("overwrite")
         writer = writer.partitionBy(*table.partition_by) if table.partition_by else writer
         writer.option("overwriteSchema", "true").save(str(path))
 

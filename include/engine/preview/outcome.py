@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType
 
-from include.engine.batch import deduplicate, merge_changes, quality, table_rows
+from include.engine.batch import deduplicate, merge_changes, quality, transform
 from include.engine.batch.quality import RowCounts
 from include.rules import ACTIONS, Rule
 from include.spec import Append, Table, Upsert
@@ -101,7 +101,7 @@ def _end_of_change(table: Table, write: Upsert) -> Column:
     truncates = F.col(merge_changes.TRUNCATES) if write.truncates else F.lit(False)
     is_of_key = is_kept & deleted.isNotNull() & ~truncates
     keys = [F.col(f"`{key}`") for key in write.keys]
-    others = [F.col(f"`{name}`") for name in table_rows.names_of_rows(table) if name not in write.keys]
+    others = [F.col(f"`{name}`") for name in transform.names_of_rows(table) if name not in write.keys]
     newest = Window.partitionBy(is_of_key, *keys).orderBy(
         F.struct(F.col(f"`{write.sequence_by}`"), deleted, *others).desc()
     )

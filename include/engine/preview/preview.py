@@ -4,37 +4,108 @@ It writes nothing, so it takes no lease, and flows and the control database do n
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog import Catalog
 from include.checkpoints.landing_folder import FolderFile
 from include.engine import failure
-from include.engine.batch import data_skipping, prepare, read, storable, table_rows, tuning
+from include.engine.batch import deduplicate, isolation, poison, prepare, read, storable, transform
 from include.engine.batch import watermark as engine_watermark
 from include.engine.batch.transform import SOURCE
 from include.engine.batch.watermark import EventTimes
 from include.engine.files import batch_of_files, file_headers, schema_evolution
 from include.engine.jobs import refresh
-from include.engine.preview import failing, outcome, sample, sample_file
+from include.engine.preview import outcome, sample, sample_file
 from include.engine.preview.outcome import Outcome, persisted
 from include.engine.preview.sample import Sample
 from include.engine.session import require_connector
-from include.engine.tables.read_table import read_table
+from include.engine.tables.commit import read_table
 from include.errors import UsageError
 from include.kafka import schema_registry
 from include.kafka.schema_registry import RegistryUnreachable
 from include.project.declaration import suggest
-from include.rules import Rule, Unique
+from include.rules import FAILED, Expect, Rule, Unique
 from include.settings import settings
 from include.spec import Append, Delta, Files, Kafka, Table, Upsert
+
+ALL_FAIL = "every row that was tried fails: a flow whose definition has made no rows yet would be BROKEN"
+TOO_MANY = "too many rows fail: the flow would be BROKEN, and no other row was looked at"
+FAILING = Expect(FAILED, "true")
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An outcome. failed: by place, why no row could be made of a row of the source. notes: what that means."""
+
+    outcome: Outcome
+    failed: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def evaluated(
+    source: DataFrame, make: Callable[[DataFrame], DataFrame], table: Table, rules: tuple[Rule, ...], limit: int
+) -> Evaluated:
+    """Returns the outcome of these source rows. make: makes rows of the table. rules, limit: as for `outcome.of`."""
+    return evaluated_by_source({"": source}, lambda sources: make(sources[""]), table, rules, limit)
+
+
+def evaluated_by_source(
+    sources: Mapping[str, DataFrame],
+    make: Callable[[Mapping[str, DataFrame]], DataFrame],
+    table: Table,
+    rules: tuple[Rule, ...],
+    limit: int,
+) -> Evaluated:
+    """Returns the outcome of the rows of several sources. make: makes rows of the table, of the sources by name."""
+
+    def outcome_of(rows: Mapping[str, DataFrame]) -> Outcome:
+        return outcome.of(make(rows), table, rules, limit)
+
+    try:
+        return Evaluated(outcome_of(sources))
+    except (PySparkException, Py4JError) as error:
+        if not isolation.is_suspected(error, table):
+            raise
+        return _without_failing(dict(sources), outcome_of, error)
+
+
+def _without_failing(
+    sources: dict[str, DataFrame], outcome_of: Callable[[Mapping[str, DataFrame]], Outcome], error: Exception
+) -> Evaluated:
+    """error: of all together."""
+    failed, notes, still = dict[str, str](), list[str](), error
+    with ExitStack() as held:
+        for name in list(sources):
+            rows = held.enter_context(poison.persisted(sources[name]))
+
+            def error_of(begin: int, end: int, name: str = name, rows: poison.Rows = rows) -> Exception | None:
+                return poison.error_of(lambda: outcome_of({**sources, name: rows.part(begin, end)}))
+
+            search = poison.search(rows.count, error_of, still) if rows.count else poison.Search()
+            if search.is_broken and name != list(sources)[-1]:
+                # The rows of another source may be to blame.
+                continue
+            failed |= {rows.place(row.position): row.reason for row in search.found}
+            notes += [ALL_FAIL] if search.is_broken else [TOO_MANY] if search.is_over else []
+            sources[name] = rows.without([row.position for row in search.found])
+            if search.is_over:
+                sources[name] = sources[name].limit(0)
+        if last := poison.error_of(lambda: outcome_of(sources)):
+            notes.append(f"the rows fail together, and none of them alone: {failure.reason(last)}")
+            sources = {name: rows.limit(0) for name, rows in sources.items()}
+        result = outcome_of(sources)
+    if failed:
+        ends = {**result.ends, "quarantine": result.ends.get("quarantine", 0) + len(failed)}
+        result = replace(result, ends=ends, broke=[(FAILING, len(failed)), *result.broke])
+    return Evaluated(result, failed, tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -98,14 +169,14 @@ def _preview(request: PreviewRequest, table: Table) -> Preview:
 
 def _preview_appends(request: PreviewRequest, table: Table) -> Preview:
     inputs = _sample(request, table)
-    with _with_settings(request.spark, tuning.FOR_SMALL_BATCHES), persisted(inputs.rows) as rows:
+    with _with_settings(request.spark, prepare.FOR_SMALL_BATCHES), persisted(inputs.rows) as rows:
         times = EventTimes(None, None)
         if table.watermark:
             latest = round(time.time() * 1_000_000) + engine_watermark.micros(table.watermark.ahead_minutes)
             is_stored = settings().is_stored(table.name)
             times = EventTimes(engine_watermark.newest(request.spark, table, latest) if is_stored else None, latest)
         _, notes = _computed(rows, table)
-        result = failing.evaluated(
+        result = evaluated(
             rows,
             lambda some: _computed(some, table)[0],
             table,
@@ -122,12 +193,12 @@ def _constraints(table: Table) -> tuple[Rule, ...]:
 
 def _computed(rows: DataFrame, table: Table) -> tuple[DataFrame, tuple[str, ...]]:
     """Returns rows of the table, and what is not checked because its schema registry does not answer."""
-    source_rows = table_rows.apply_steps(rows, table)
+    source_rows = transform.apply_steps(rows, table)
     try:
-        return table_rows.apply_transform(source_rows, table), ()
+        return transform.apply_transform(source_rows, table), ()
     except (RegistryUnreachable, UsageError) as error:
         with schema_registry.offline():
-            return table_rows.apply_transform(source_rows, table), (
+            return transform.apply_transform(source_rows, table), (
                 f"values of schemas that no flow has read are shown as errors, and the flow would wait: {error}",
             )
 
@@ -138,17 +209,17 @@ def _preview_upsert(request: PreviewRequest, table: Table, write: Upsert) -> Pre
     if request.file:
         inputs = _sample(request, table)
         note = f"these rows are made of the file alone, and not of what {source.table} holds"
-        return _preview_aggregate(request, table, inputs, inputs.rows, table_rows.Buckets(), note)
+        return _preview_aggregate(request, table, inputs, inputs.rows, transform.Buckets(), note)
     version = sample.log_of(table, source).newest
     if bucket is None:
         inputs = _whole_source(request, table, source)
-        return _preview_aggregate(request, table, inputs, inputs.rows, table_rows.Buckets())
+        return _preview_aggregate(request, table, inputs, inputs.rows, transform.Buckets())
     inputs = _sample(request, table)
     with persisted(inputs.rows) as rows:
-        counts = table_rows.count_by_bucket(prepare.starts(rows, table, bucket))
-        starts = data_skipping.within_reach(counts, bucket.unit, write.reach_seconds)
-        buckets = table_rows.Buckets.at(starts, bucket, write)
-        source_rows = table_rows.of_buckets(read_table(request.spark, source.table, version), table, buckets)
+        counts = transform.count_by_bucket(prepare.starts(rows, table, bucket))
+        starts = deduplicate.within_reach(counts, bucket.unit, write.reach_seconds)
+        buckets = transform.Buckets.at(starts, bucket, write)
+        source_rows = transform.of_buckets(read_table(request.spark, source.table, version), table, buckets)
         note = f"they touch {len(counts):,} buckets of {bucket.name}, made of all that {source.table} holds for these"
         return _preview_aggregate(request, table, replace(inputs, rows=rows), source_rows, buckets, note)
 
@@ -158,14 +229,14 @@ def _preview_aggregate(
     table: Table,
     inputs: Sample,
     source_rows: DataFrame,
-    buckets: table_rows.Buckets,
+    buckets: transform.Buckets,
     *notes: str,
 ) -> Preview:
     """inputs: the rows that were read. source_rows: what is aggregated. Aggregates have no rules."""
     write = table.write
     assert isinstance(write, Upsert)
-    result = failing.evaluated(
-        source_rows, lambda rows: table_rows.aggregated(rows, table, write, buckets), table, (), request.rows
+    result = evaluated(
+        source_rows, lambda rows: transform.aggregated(rows, table, write, buckets), table, (), request.rows
     )
     read_rows, notes = inputs.rows.count(), (*result.notes, *notes)
     return Preview(table.flow, inputs.what, read_rows, result.outcome, failed=result.failed, notes=notes)
@@ -181,9 +252,7 @@ def _preview_view(request: PreviewRequest, view: Table) -> Preview:
         )
         samples[reader.branch or SOURCE] = reader_sample
     frames = {name: inputs.rows for name, inputs in samples.items()}
-    result = failing.evaluated_by_source(
-        frames, lambda some: refresh.computed(some, view), view, view.expect, request.rows
-    )
+    result = evaluated_by_source(frames, lambda some: refresh.computed(some, view), view, view.expect, request.rows)
     rows_read = sum(inputs.rows.count() for inputs in samples.values())
     what = " and ".join(inputs.what for inputs in samples.values())
     return Preview(view.name, what, rows_read, result.outcome, failed=result.failed, notes=result.notes)

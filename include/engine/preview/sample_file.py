@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from include.engine.batch import parse, schema_registry
+from include.engine.batch import parse, writer_schemas
 from include.engine.preview.sample import Sample
 from include.engine.values import json_document
 from include.engine.values.cast import cast
@@ -159,7 +159,7 @@ def _add_missing(rows: DataFrame, file: Path, schema: T.StructType) -> DataFrame
         origin |= {"topic": F.lit(file.name), "partition": F.lit(0), "offset": number}
     if _is_payload(schema):
         origin |= {"timestamp": moment, "timestampType": F.lit(0)}
-        origin |= {"schema_id": schema_registry.schema_id(F.col(PAYLOAD))} if PAYLOAD in rows.columns else {}
+        origin |= {"schema_id": writer_schemas.schema_id(F.col(PAYLOAD))} if PAYLOAD in rows.columns else {}
     if {"_filename", "_index"} <= names:
         origin |= {"_filename": F.lit(file.name), "_index": number}
     if "_change_type" in names:

@@ -15,7 +15,7 @@ from include.control import lease, orders
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder, Process
 from include.control.store import database
-from include.engine.batch import tuning
+from include.engine.batch import prepare
 from include.engine.session import jvm_of, open_session
 from include.engine.stream.host import Host
 from include.engine.stream.side_jobs import MakeSideJobs
@@ -50,7 +50,7 @@ def run(
             orders.begin(engine, names, by_hand=driver is None)
         spark = open_session(f"sluice {name}", catalog.load())
         # Delta's queries of its log are small. Each query's session starts with this setting; its batches tune it.
-        tuning.tune(spark, expected_rows=0)
+        prepare.tune(spark, expected_rows=0)
         host = Host(spark, engine, renewer, name)
         side_jobs = make_side_jobs(spark, engine, name) if make_side_jobs and driver else None
         try:

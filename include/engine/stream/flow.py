@@ -3,9 +3,14 @@
 import math
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,18 +23,19 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.lock import LockRequest
 from include.control.orders import Order
 from include.control.store import database
+from include.delta import stored_table
 from include.engine import failure
-from include.engine.batch import batch, prepare, read
+from include.engine.batch import batch, prepare, read, writer_schemas
 from include.engine.batch.batch import FlowContext, SourceRowsNeeded
+from include.engine.batch.writer_schemas import HEADER_BYTES
 from include.engine.checkpoints.checkpoint import Checkpoint, add_topics
 from include.engine.fast_path import path
+from include.engine.fast_path.features import NotSupported
+from include.engine.fast_path.path import Source
 from include.engine.session import late_commits_fail
-from include.engine.stream import flow_schemas
-from include.engine.stream.batch_function import BatchFunction
-from include.engine.stream.flow_schemas import FlowSchemas
 from include.engine.stream.pacer import Pacer
 from include.engine.tables import maintain, retained
-from include.errors import Unreachable
+from include.errors import FlowBroken, Unreachable
 from include.kafka import broker, cluster
 from include.kafka.cluster import AccessRefused
 from include.kafka.topics import added, require_unreplaced
@@ -38,7 +44,133 @@ from include.maintenance.table_state import CompactionPlace
 from include.monitoring import first_load
 from include.monitoring.first_load import FirstLoad
 from include.settings import settings
-from include.spec import LAYERS, Kafka, Table
+from include.spec import LAYERS, Avro, Delta, Json, Kafka, Table
+
+
+class BatchFunction:
+    """The function of a query's batches, for `foreachBatch`.
+
+    The JVM refers to it, and what it refers to holds objects of the JVM, its own query among them. No garbage collector
+    sees a circle through two heaps, so `close` breaks it.
+    """
+
+    def __init__(self, spark: SparkSession, write: Callable[[DataFrame, int], None]) -> None:
+        self._spark = spark
+        self._write: Callable[[DataFrame, int], None] | None = write
+        self._error: BaseException | None = None
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        if self._write is None:
+            raise InterruptedError("the flow of this query has ended")
+        try:
+            self._write(rows, batch_id)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def close(self) -> None:
+        """Drops all that belongs to the flow. Its query has ended."""
+        self._write = None
+        # PySpark keeps the error of a batch, and its traceback the frames of the flow.
+        while self._error:
+            self._error.__traceback__ = None
+            self._error = self._error.__cause__ or self._error.__context__
+        # py4j keeps the connection of each JVM thread that has called this process, with a thread here that listens,
+        # for good. This closes all that are idle; a thread that calls again opens another.
+        gateway: Any = self._spark.sparkContext._gateway
+        gateway.java_gateway_server.getCallbackClient().periodicCleanup()
+
+
+# The column of `KAFKA_SCHEMA_WITH_IDS`.
+ID_COLUMN = "schema_id"
+# By flow, the ids that this process has read. A new plan knows them all.
+_known_ids: dict[str, set[int]] = {}
+
+
+class FlowSchemas:
+    """Finds the schema ids of each batch in the files of its source, without a Spark job.
+
+    table: the table whose `parse` has the schemas of all ids that the flow has read in this process.
+    """
+
+    def __init__(self, table: Table, parse: Avro | Json, source: Delta, flow_checkpoint: Checkpoint) -> None:
+        self._declared = table
+        self._parse = parse
+        self._source_table = source.table
+        self._source = Source(table)
+        self._path = flow_checkpoint.path
+        self._has_ids = _has_ids(source)
+        ids = set(_known_ids.get(table.flow, ()))
+        # Probably all that the next batches have: those of the last batch, and of one that is planned.
+        for number in (flow_checkpoint.written, flow_checkpoint.written + 1):
+            with suppress(FlowBroken, OSError):
+                ids |= self._ids_of_batch(number)
+        self._learn(ids)
+
+    @property
+    def table(self) -> Table:
+        return replace(self._declared, parse=self._parse)
+
+    def needs_new_plan(self, batch: int) -> bool:
+        """Whether the batch has a schema that the plan lacks. Raises RegistryUnreachable."""
+        return self._learn(self._ids_of_batch(batch))
+
+    def _learn(self, ids: set[int]) -> bool:
+        """Adds the schemas of these ids; returns whether one is new."""
+        before = len(self._parse.schemas)
+        self._parse = writer_schemas.with_schemas(self._parse, ids)
+        _known_ids[self._declared.flow] = set(self._parse.schemas)
+        return len(self._parse.schemas) > before
+
+    def _ids_of_batch(self, batch: int) -> set[int]:
+        begin, end = checkpoint_files.end_offset(self._path, batch - 1), checkpoint_files.end_offset(self._path, batch)
+        if end is None:
+            return set()
+        try:
+            paths = [file.path for file in self._source.between(begin, end).files]
+        except NotSupported:
+            # Ids of other batches do no harm.
+            paths = [fragment.path for fragment in stored_table.dataset(self._source_table).get_fragments()]
+        file_system = stored_table.file_system(self._source_table)
+        ids: set[int] = set()
+        for data_path in paths:
+            with file_system.open_input_file(data_path) as file:
+                ids |= self._ids_of(pq.ParquetFile(file))
+        return ids
+
+    def _ids_of(self, file: pq.ParquetFile) -> set[int]:
+        if self._has_ids and ID_COLUMN in file.schema_arrow.names:
+            ids = pc.unique(file.read([ID_COLUMN]).column(ID_COLUMN)).to_pylist()
+            if None not in ids:
+                return set(ids)
+        # Rows from before the source had the column may have an id, too.
+        values = file.read([self._parse.column]).column(self._parse.column)
+        heads = pc.unique(pc.binary_slice(values.cast(pa.binary()), 0, HEADER_BYTES)).to_pylist()
+        return {
+            schema_id
+            for head in heads
+            if head and head[0] == 0 and len(head) == HEADER_BYTES
+            if (schema_id := int.from_bytes(head[1:], "big")) < 2**31
+        }
+
+
+def of(table: Table, flow_checkpoint: Checkpoint) -> FlowSchemas | None:
+    """Returns the schemas of a flow; None if its table has no registry, or if its batches are not whole files."""
+    if not uses_registry(table) or table.steps or not isinstance(table.source, Delta) or table.source.changes:
+        return None
+    assert isinstance(table.parse, Avro | Json)
+    return FlowSchemas(table, table.parse, table.source, flow_checkpoint)
+
+
+def uses_registry(table: Table) -> bool:
+    return isinstance(table.parse, Avro | Json) and table.parse.registry is not None
+
+
+def _has_ids(source: Delta) -> bool:
+    """Whether the source keeps the id of each value in a column."""
+    declared = catalog.load().tables.get(source.table)
+    return bool(declared and isinstance(declared.source, Kafka) and declared.source.schema_ids)
+
 
 # After this long without progress, the completed tasks of a query count as progress. Asking for them costs more.
 SILENT_SECONDS = 20
@@ -274,8 +406,8 @@ def _rows(spark: SparkSession, context: FlowContext, isolates: bool) -> tuple[Da
     """
     context.fast_path = path.of(spark, context.table)
     rows = read.stream(spark, context.table, is_new=context.checkpoint.committed < 0)
-    schemas = flow_schemas.of(context.table, context.checkpoint) if context.fast_path and not isolates else None
-    if isolates or not context.fast_path or (schemas is None and flow_schemas.uses_registry(context.table)):
+    schemas = of(context.table, context.checkpoint) if context.fast_path and not isolates else None
+    if isolates or not context.fast_path or (schemas is None and uses_registry(context.table)):
         return rows, None
     prepared_rows = prepare.prepared(rows, schemas.table if schemas else context.table)
     context.is_prepared = prepared_rows is not None

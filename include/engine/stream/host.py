@@ -15,7 +15,7 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.observed_flow import Failure
 from include.control.orders import Order, Orders
 from include.engine import failure
-from include.engine.checkpoints import checkpoint, deployment
+from include.engine.checkpoints import checkpoint
 from include.engine.stream import flow, preparation
 from include.engine.stream.flow import Flow
 from include.engine.stream.pacer import Pacer
@@ -186,7 +186,7 @@ class Host:
                 self._send_heartbeats()
                 table = preparation.declared(name)
             claim = preparation.claim(self._spark, self._engine, self._renewer, table)
-            self._pending_writes.append(partial(deployment.record, self._engine, self._driver, table, claim))
+            self._pending_writes.append(partial(preparation.record, self._engine, self._driver, table, claim))
             self._flows[name] = flow.start(
                 *(self._spark, table, claim, self._renewer, order, self._pacer, once, isolates),
                 may_wait=not self._is_by_hand,

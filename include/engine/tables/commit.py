@@ -19,8 +19,41 @@ from pyspark.sql import functions as F
 from include import logs
 from include.delta import stored_table
 from include.engine import sql_text
+from include.errors import FlowBroken
 from include.settings import settings
 from include.spec import Append, Delta, Table, Upsert, table_of
+
+
+def read_table(spark: SparkSession, name: str, version: int | None = None) -> DataFrame:
+    """Returns the rows of a stored table, with the table's columns. version: None for the newest at each query."""
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    return reader.load(str(settings().table_path(name)))
+
+
+def read_as_of(spark: SparkSession, name: str, version: int) -> DataFrame:
+    """Returns the rows of an old version, in the columns that the table has now. Columns that it lacked are NULL."""
+    rows = read_table(spark, name, version)
+    added = [field for field in read_table(spark, name).schema.fields if field.name not in rows.columns]
+    return rows.withColumns({field.name: F.lit(None).cast(field.dataType) for field in added})
+
+
+# Every table that Sluice creates has the first. Whoever hands a table over to Sluice sets the second.
+OWN, ADOPTED = "delta.enableExpiredLogCleanup", "sluice.adopted"
+
+
+def require_own(table: Table) -> None:
+    """Raises FlowBroken for a stored table with rows that Sluice has not created, and that nobody has handed over."""
+    stored = stored_table.open_table(table.name)
+    if {OWN, ADOPTED}.isdisjoint(stored.metadata().configuration) and (rows := stored.count()):
+        path = settings().table_path(table.name)
+        raise FlowBroken(
+            f"{table.name}: its place {path} holds a table of {rows:,} rows that Sluice did not create: move it away, "
+            f"or hand it over (ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{ADOPTED}' = 'true')) and restart",
+            "FOREIGN_TABLE",
+        )
+
 
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"

@@ -1,22 +1,185 @@
-"""Creates Delta tables from their declarations."""
+"""Creates Delta tables from their declarations, and changes stored ones to them."""
 
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import pyarrow as pa
 from delta.tables import DeltaTable
+from deltalake import DeltaTable as Log
+from deltalake.exceptions import DeltaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from include.delta import stored_table
 from include.engine import sql_text, struct_type
-from include.engine.batch import merge_changes, table_rows
+from include.engine.batch import merge_changes, transform
 from include.engine.batch.merge_changes import DELETED, TRUNCATES
 from include.engine.fast_path import path
 from include.engine.session import register
-from include.engine.tables import foreign_table, table_properties
+from include.engine.tables import commit
 from include.errors import FlowBroken
+from include.project.sources import CHANGE_FEED_PROPERTY
 from include.settings import settings
 from include.spec import Append, Files, Table, Upsert, ddl
 from include.spec.origin import FAILED_REASON, FAILED_RECORD
+
+OWNER, SET = "sluice.owner", "sluice.properties"
+# The change feed stays on once it is on: a gap would break its readers.
+FOR_GOOD = {CHANGE_FEED_PROPERTY}
+# A full refresh that died has left it off.
+ALWAYS = {"delta.appendOnly"}
+# Older tables get these defaults too, unless somebody has set another value by hand.
+WHERE_MISSING = {"delta.checkpointInterval"}
+# The table feature of clustering. delta-rs does not read the clustering columns.
+CLUSTERING = "clustering"
+# Raised for a log, feature or type that delta-rs does not support.
+UNREADABLE_LOG_ERRORS = (DeltaError, OSError, ValueError, KeyError, PySparkException)
+
+
+def properties_of(table: Table) -> dict[str, str]:
+    """Returns the declared properties. `sluice.properties` holds their names, so that removed ones are recognized."""
+    declared = dict(table.properties)
+    if table.owner:
+        declared[OWNER] = table.owner
+    return {**declared, SET: json.dumps(sorted(declared))} if declared else {}
+
+
+def is_followed(table: Table, schema: StructType, defaults: dict[str, str], may_have_more: bool) -> bool:
+    """Whether the stored table matches its declaration, by its log alone; False also if the log cannot tell.
+
+    schema: as declared. defaults: properties without a declaration. may_have_more: undeclared columns may be stored.
+    Reading the log takes milliseconds, whereas Spark in a new JVM takes seconds.
+    """
+    try:
+        log = stored_table.open_table(table.name)
+        metadata, stored_columns = log.metadata(), _columns(_schema(log))
+        is_clustered = CLUSTERING in (log.protocol().writer_features or [])
+        changes = _changes(table, defaults, metadata.configuration, metadata.description or "")
+    except UNREADABLE_LOG_ERRORS:
+        return False
+    declared_columns = _columns(schema)
+    return (
+        not any(changes)
+        and {name: column for name, column in stored_columns.items() if name in declared_columns or not may_have_more}
+        == declared_columns
+        and list(metadata.partition_columns) == list(table.partition_by)
+        and not (table.cluster_by or is_clustered)
+    )
+
+
+def has_columns(name: str, schema: StructType) -> bool:
+    """Whether the stored table has exactly these columns; False also if its log cannot tell."""
+    try:
+        stored = _types(_schema(stored_table.open_table(name)))
+    except UNREADABLE_LOG_ERRORS:
+        return False
+    return stored == _types(schema)
+
+
+def required_columns(name: str) -> list[str]:
+    """Returns the columns of a stored table that may not be NULL, dotted if they are nested."""
+    try:
+        return list(_required(_schema(stored_table.open_table(name)), ""))
+    except UNREADABLE_LOG_ERRORS:
+        return []
+
+
+def _required(schema: StructType, prefix: str) -> Iterator[str]:
+    for field in schema:
+        if not field.nullable:
+            yield f"{prefix}{field.name}"
+        if isinstance(field.dataType, StructType):
+            yield from _required(field.dataType, f"{prefix}{field.name}`.`")
+
+
+def filled_columns(name: str, known: Sequence[str]) -> list[str]:
+    """Returns the stored columns other than the known ones, if the statistics of the files show values in them."""
+    try:
+        log = stored_table.open_table(name)
+        others = [field.name for field in _schema(log) if field.name not in known]
+        actions = pa.table(log.get_add_actions(flatten=True)) if others else None
+    except UNREADABLE_LOG_ERRORS:
+        return []
+    if actions is None or not len(actions):
+        return []
+    rows = actions.column("num_records").to_pylist()
+    counts = [f"null_count.{name}" for name in others if f"null_count.{name}" in actions.column_names]
+    return others if any(actions.column(count).to_pylist() != rows for count in counts) else []
+
+
+def follow(spark: SparkSession, table: Table, defaults: dict[str, str], alter: Callable[[str], object]) -> None:
+    """Alters what differs between the stored table and its declaration. defaults: properties without a declaration.
+
+    alter: runs the statements. Raises FlowBroken if the table is partitioned differently.
+    """
+    stored = DeltaTable.forPath(spark, str(settings().table_path(table.name)))
+    detail = stored.detail().first()
+    assert detail
+    _check_partitioning(table, detail["partitionColumns"])
+    _set_properties(table, defaults, detail["properties"], detail["description"] or "", alter)
+    _comment_columns(table, stored.toDF().schema, alter)
+    if list(detail["clusteringColumns"]) != list(table.cluster_by):
+        columns = ", ".join(f"`{name}`" for name in table.cluster_by)
+        alter(f"ALTER TABLE {table.name} CLUSTER BY {f'({columns})' if columns else 'NONE'}")
+
+
+def _check_partitioning(table: Table, stored: Sequence[str]) -> None:
+    if list(stored) != list(table.partition_by):
+        raise FlowBroken(
+            f"{table.name}: it is stored partitioned by {', '.join(stored) or 'nothing'} and declared partitioned by "
+            f"{', '.join(table.partition_by) or 'nothing'}: declare it as it is stored, give the new one a name of its "
+            f"own, or rebuild the whole table (jobs/backfill.py --full)",
+            "SCHEMA_CHANGED",
+        )
+
+
+def _schema(log: Log) -> StructType:
+    return StructType.fromJson(json.loads(log.schema().to_json()))
+
+
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema}
+
+
+def _columns(schema: StructType) -> dict[str, tuple[str, str]]:
+    """Returns type and comment of each column."""
+    return {field.name: (field.dataType.simpleString(), field.metadata.get("comment", "")) for field in schema}
+
+
+def _changes(
+    table: Table, defaults: dict[str, str], stored: dict[str, str], comment: str
+) -> tuple[dict[str, str], list[str]]:
+    """Returns the properties to set, and the names of those to unset."""
+    set_before = json.loads(stored.get(SET, "[]"))
+    keys = {*set_before, *ALWAYS, *(WHERE_MISSING - stored.keys())}
+    declared = {key: defaults[key] for key in keys if key in defaults} | properties_of(table)
+    to_set = {key: value for key, value in declared.items() if stored.get(key) != value}
+    if comment != table.comment:
+        to_set["comment"] = table.comment
+    return to_set, sorted({*set_before, SET} & set(stored) - set(declared) - FOR_GOOD)
+
+
+def _set_properties(
+    table: Table, defaults: dict[str, str], stored: dict[str, str], comment: str, alter: Callable[[str], object]
+) -> None:
+    changed, removed = _changes(table, defaults, stored, comment)
+    if changed:
+        alter(f"ALTER TABLE {table.name} SET TBLPROPERTIES ({sql_text.properties(changed)})")
+    if removed:
+        names = ", ".join(sql_text.literal(key) for key in removed)
+        alter(f"ALTER TABLE {table.name} UNSET TBLPROPERTIES ({names})")
+
+
+def _comment_columns(table: Table, stored: StructType, alter: Callable[[str], object]) -> None:
+    stored_comments = {field.name: field.metadata.get("comment", "") for field in stored}
+    for field in struct_type.from_ddl(table.schema):
+        comment = field.metadata.get("comment", "")
+        if stored_comments.get(field.name, "") != comment:
+            column = sql_text.identifier(field.name)
+            alter(f"ALTER TABLE {table.name} ALTER COLUMN {column} COMMENT {sql_text.literal(comment)}")
+
 
 PROPERTIES = {
     # A writer's log clean-up could delete a version that a stream has yet to read.
@@ -101,12 +264,12 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
         # Keeps statistics of the payload, which are useless, from being computed.
         properties["delta.dataSkippingStatsColumns"] = ",".join(dict.fromkeys((*KAFKA_PLACE, *table.cluster_by)))
     is_of_files = isinstance(table.source, Files)
-    declared_properties = {**properties, **table_properties.properties(table)}
+    declared_properties = {**properties, **properties_of(table)}
     if settings().is_stored(table.name):
-        foreign_table.require_own(table)
-        if not table_properties.is_followed(table, schema, properties, may_have_more=is_of_files):
+        commit.require_own(table)
+        if not is_followed(table, schema, properties, may_have_more=is_of_files):
             _evolve(spark, table.name, schema, alter, may_have_more=is_of_files)
-            table_properties.follow(spark, table, properties, alter)
+            follow(spark, table, properties, alter)
     else:
         _create(spark, table.name, schema, table.comment, declared_properties, table.cluster_by, table.partition_by)
     # An existing quarantine stays in use: an earlier try of a batch may have left rows in it under other rules.
@@ -117,7 +280,7 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
 
 
 def _create_retained(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
-    names = table_rows.names_of_retained(table)
+    names = transform.names_of_retained(table)
     columns = [field for field in _columns_of_rows(table) if field.name in names]
     schema = StructType([*columns, *struct_type.from_ddl(BATCH_SCHEMA)])
     _drop_not_null(table.retained, alter)
@@ -125,10 +288,10 @@ def _create_retained(spark: SparkSession, table: Table, alter: Callable[[str], o
         comment = f"Changes that no row of {table.name} shows, and that decide what later changes do"
         _create(spark, table.retained, schema, comment, _properties(table))
         return
-    if not table_properties.has_columns(table.retained, schema):
+    if not has_columns(table.retained, schema):
         # Older releases have stored whole rows.
         _evolve(spark, table.retained, schema, alter, may_have_more=True)
-    surplus = table_properties.filled_columns(table.retained, schema.fieldNames())
+    surplus = filled_columns(table.retained, schema.fieldNames())
     if surplus:
         values = ", ".join(f"`{name}` = NULL" for name in surplus)
         alter(f"UPDATE {sql_text.delta(settings().table_path(table.retained))} SET {values}")
@@ -153,7 +316,7 @@ def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], 
     schema = StructType([*_columns_of_rows(table), *struct_type.from_ddl(added)])
     _drop_not_null(table.quarantine, alter)
     if settings().is_stored(table.quarantine):
-        if not table_properties.has_columns(table.quarantine, schema):
+        if not has_columns(table.quarantine, schema):
             _evolve(spark, table.quarantine, schema, alter)
         return
     comment = f"{'Files that are not in' if is_of_files else 'Rows that broke a rule of'} {table.name}"
@@ -166,7 +329,7 @@ def replace(rows: DataFrame, table: Table) -> None:
     Between `create` and an overwrite, a reader would see an empty table.
     """
     schema = struct_type.from_ddl(table.schema)
-    properties = _properties(table) | table_properties.properties(table)
+    properties = _properties(table) | properties_of(table)
     pairs = sql_text.properties(properties)
     # DataFrameWriter cannot cluster a Delta table.
     layout = "CLUSTER BY" if table.cluster_by else "PARTITIONED BY"
@@ -226,7 +389,7 @@ def _evolve(
 def _drop_not_null(name: str, alter: Callable[[str], object]) -> None:
     """Lets the columns of a stored companion be NULL: it takes the rows that its table refuses."""
     if settings().is_stored(name):
-        for column in table_properties.required_columns(name):
+        for column in required_columns(name):
             alter(f"ALTER TABLE delta.`{settings().table_path(name)}` ALTER COLUMN `{column}` DROP NOT NULL")
 
 

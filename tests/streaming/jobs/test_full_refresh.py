@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
 from include.control.jobs import backfills, stale_tables
-from include.engine.batch import table_rows
+from include.engine.batch import transform
 from include.engine.jobs import backfill_commits, shadow_table
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable, UsageError
 from include.ledger import verify
@@ -281,7 +281,7 @@ POINTS: dict[str, tuple[Callable, str]] = {
     "it has read on": (shadow_table.read_to_end, "behind"),
     "a generation is begun": (shadow_table._begin_generation, "behind"),
     "rows stand in the quarantine": (shadow_table._add_to_companion, "behind"),
-    "the table is to be replaced": (table_rows.coalesce_small, "before"),
+    "the table is to be replaced": (transform.coalesce_small, "before"),
     "the table is replaced": (shadow_table.finish_swap, "before"),
     "the quarantine is shortened": (shadow_table._commit_seed, "before"),
     "its flow has its commit": (shadow_table._commit_seed, "behind"),

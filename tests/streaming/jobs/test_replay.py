@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
 from include.delta.delta_log import DeltaLog
-from include.engine.jobs import replay as engine_replay
+from include.engine.jobs import replay
 from include.engine.tables import commit
 from include.errors import FlowFailed, UsageError
 from include.rules import Expect, unique
@@ -118,11 +118,11 @@ def kill_at(step: str, monkeypatch) -> None:
         return delete_or_die
 
     if step == "marked":
-        monkeypatch.setattr(engine_replay, "_append", die)
+        monkeypatch.setattr(replay, "_append", die)
     elif step == "begun":
-        monkeypatch.setattr(engine_replay, "_mark", die)
+        monkeypatch.setattr(replay, "_mark", die)
     else:
-        monkeypatch.setattr(engine_replay, "_delete", wrap(engine_replay._delete))
+        monkeypatch.setattr(replay, "_delete", wrap(replay._delete))
 
 
 @pytest.mark.parametrize(
@@ -230,16 +230,16 @@ def test_every_commit_of_a_replay_says_so(table, batches, replay):
 
 def test_a_dry_run_counts_and_touches_nothing(table, batches, spark, monkeypatch, capsys):
     batches.write(table, FIRST_ROWS)
-    monkeypatch.setattr(engine_replay, "open_session", lambda name, tables: spark)
+    monkeypatch.setattr(replay, "open_session", lambda name, tables: spark)
     versions_before = [DeltaLog(settings().table_path(name)).newest for name in (table.name, table.quarantine)]
-    engine_replay.run(with_new_rule(table), Catalog({table.name: table}), [], dry_run=True)
+    replay.run(with_new_rule(table), Catalog({table.name: table}), [], dry_run=True)
     assert "2 rows are good by today's rules, 2 are still bad" in capsys.readouterr().out
     assert [DeltaLog(settings().table_path(name)).newest for name in (table.name, table.quarantine)] == versions_before
 
 
 def test_a_table_without_a_quarantine_cannot_be_replayed(table):
     with pytest.raises(UsageError, match="has no quarantine whose rows a rule of its could let in"):
-        engine_replay.run(table, Catalog({table.name: table}), [], dry_run=False)
+        replay.run(table, Catalog({table.name: table}), [], dry_run=False)
 
 
 def test_rows_of_a_time_when_the_table_merged_no_changes_stay_in_the_quarantine(batches, replay, table):

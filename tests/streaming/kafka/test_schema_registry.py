@@ -16,7 +16,7 @@ from include.control import commands
 from include.control.commands import Action, Command
 from include.control.supervision import supervision
 from include.delta.delta_log import DeltaLog
-from include.engine.batch.table_rows import apply_transform
+from include.engine.batch.transform import apply_transform
 from include.engine.check import check
 from include.engine.checkpoints import definition
 from include.engine.preview import preview

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from include.engine.batch import batch, tuning
+from include.engine.batch import batch, prepare
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.tables import commit, create_table
@@ -71,7 +71,7 @@ def test_every_row_of_a_batch_ends_in_the_table_or_in_its_quarantine(spark, read
 
 
 def test_a_first_batch_of_unknown_size_is_computed_by_generated_code(spark, readings, write):
-    tuning.tune(spark, expected_rows=0)
+    prepare.tune(spark, expected_rows=0)
     write(readings, 0, [("a", NOON, 60, 0)])
     assert spark.conf.get("spark.sql.codegen.factoryMode", "FALLBACK") != "NO_CODEGEN"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.engine.stream.pace import BUSY_SHARE, LONGEST_INTERVAL_SECONDS, MOST_ROUNDS, Root, intervals, smoothed
+from include.engine.stream.pacer import BUSY_SHARE, LONGEST_INTERVAL_SECONDS, MOST_ROUNDS, Root, intervals, smoothed
 
 ROOTS = st.dictionaries(
     st.sampled_from("abcdef"),

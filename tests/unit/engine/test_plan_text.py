@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.delta.commit_history import RecomputeNeeded
+from include.engine.jobs.incremental_plan import Sources
 from include.engine.jobs.plan_text import PlanText
-from include.engine.jobs.plan_tree import Sources
 
 COLUMNS = "k INT, v INT, word STRING, many ARRAY<INT>"
 LONG = "x" * 3_000

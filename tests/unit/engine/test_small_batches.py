@@ -17,7 +17,7 @@ from pyarrow import parquet
 from include.engine.batch import quality
 from include.engine.batch.key_outcomes import KeyOutcomes
 from include.engine.batch.quality import RowCounts
-from include.engine.fast_path import aggregate, append, data_file, known_keys, merge, replaced_files, retained
+from include.engine.fast_path import aggregate, append, data_file, known_keys, merge, replaced_files
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.known_keys import KnownKeys, is_comparable
@@ -473,7 +473,7 @@ def test_a_column_that_a_file_lacks_is_null_in_its_rows(tmp_path, monkeypatch):
 
 def committed(last_commit: tuple[int, int] | None) -> list[tuple[int, int]]:
     rows = pa.table({"_generation": [0, 0, 1, 2, 2, 2, 3], "_batch": [0, 1, 0, 4, 5, 6, 0]})
-    found = ds.dataset(rows).to_table(filter=retained._is_committed(last_commit)).to_pylist()
+    found = ds.dataset(rows).to_table(filter=merge._is_committed(last_commit)).to_pylist()
     return [(row["_generation"], row["_batch"]) for row in found]
 
 
@@ -482,11 +482,11 @@ def test_retained_changes_count_up_to_the_newest_commit_and_those_of_earlier_gen
     assert committed(None) == [(0, 0)]
 
 
-def retained_of(rows: pa.Table, **options: Any) -> tuple[retained.Retained, SimpleNamespace]:
+def retained_of(rows: pa.Table, **options: Any) -> tuple[merge.Retained, SimpleNamespace]:
     write = Upsert(keys=("id",), sequence_by="place", deletes="gone", **options)
     companion = SimpleNamespace(version=3, committed=4, appended=[])
     companion.append = lambda *appended: companion.appended.append(appended)
-    known = retained.Retained(table_of(write, "id INT, place INT"), write, companion)
+    known = merge.Retained(table_of(write, "id INT, place INT"), write, companion)
     known._rows, known._version = rows, 3
     return known, companion
 
@@ -510,11 +510,11 @@ def stored_batch(batch: int) -> pa.Table:
 
 
 # 100 bytes are less than three batches have, and more than one has.
-@pytest.mark.parametrize("most_bytes", [retained.MOST_BYTES, 100, 1])
+@pytest.mark.parametrize("most_bytes", [merge.MOST_BYTES, 100, 1])
 def test_retained_changes_are_read_at_the_newest_version_be_they_few_or_many(home, monkeypatch, most_bytes):
-    monkeypatch.setattr(retained, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(merge, "MOST_BYTES", most_bytes)
     # It asks Spark for the columns of the schema.
-    monkeypatch.setattr(retained.table_rows, "names_of_retained", lambda table: DELETES.column_names)
+    monkeypatch.setattr(merge.table_rows, "names_of_retained", lambda table: DELETES.column_names)
     known, companion = retained_of(None, truncates="all_gone")
     known.forget()
     path = settings().table_path(known._table.retained)
@@ -536,7 +536,7 @@ def test_retained_changes_are_read_at_the_newest_version_be_they_few_or_many(hom
 
 
 def test_of_an_empty_table_of_retained_changes_nothing_is_found(home, monkeypatch):
-    monkeypatch.setattr(retained.table_rows, "names_of_retained", lambda table: DELETES.column_names)
+    monkeypatch.setattr(merge.table_rows, "names_of_retained", lambda table: DELETES.column_names)
     known, companion = retained_of(None, truncates="all_gone")
     known.forget()
     write_deltalake(str(settings().table_path(known._table.retained)), stored_batch(4).slice(0, 0))
@@ -555,7 +555,7 @@ def test_what_is_retained_is_known_if_no_other_commit_came_in_between(monkeypatc
     companion.version = 4
     assert known.of_keys({(4,)}, None).column("place").to_pylist() == [8]
     # Many additions are put together.
-    monkeypatch.setattr(retained, "MOST_PARTS", 2)
+    monkeypatch.setattr(merge, "MOST_PARTS", 2)
     companion.committed = 5
     known.append(added, METADATA)
     companion.version = 5

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from include.engine.fast_path import table_at_version
+from include.engine.fast_path import known_keys
 from include.settings import settings
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -31,7 +31,7 @@ def store(**properties: str) -> DeltaTable:
 
 def read(table: DeltaTable, *spans: tuple[float, float], or_null: bool = False, limit: int = 100) -> list:
     noon = int(NOON.timestamp()) * SECOND
-    rows = table_at_version.read(
+    rows = known_keys.read(
         NAME,
         table,
         'the "time"',
@@ -61,7 +61,7 @@ def test_no_more_are_read_than_are_asked_for():
 
 def test_only_files_that_may_hold_such_rows_are_opened():
     table = store()
-    near_files = table_at_version.stored_table.dataset(NAME, table, '"the ""time""" >= \'2026-03-01T12:02:00+00:00\'')
+    near_files = known_keys.stored_table.dataset(NAME, table, '"the ""time""" >= \'2026-03-01T12:02:00+00:00\'')
     assert len(list(near_files.get_fragments())) == 2
 
 

@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.engine.stream import trigger_times
-from include.engine.stream.pacer import Pacer
-from include.engine.stream.trigger_times import FlowTrigger
+from include.engine.stream import pacer
+from include.engine.stream.pacer import FlowTrigger, Pacer
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
 
@@ -40,26 +39,26 @@ def test_a_table_in_a_store_that_no_flow_here_writes_is_looked_at_ever_less_ofte
 
 def test_load_keeps_batches_apart_and_not_looks_that_find_no_rows(monkeypatch):
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(trigger_times, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(pacer, "time", SimpleNamespace(monotonic=lambda: clock.now))
     trigger = FlowTrigger(Table(name="bronze.x", comment="x", source=Kafka("x")), 2.0, query=SimpleNamespace())
     trigger.clock = SimpleNamespace(fire=lambda: None)
-    pacer = Pacer(None)
-    pacer._triggers = {"bronze.x": trigger}
+    flow_pacer = Pacer(None)
+    flow_pacer._triggers = {"bronze.x": trigger}
 
     def fire(after_seconds: float) -> None:
         clock.now += after_seconds
-        pacer._fire(trigger)
+        flow_pacer._fire(trigger)
 
     fire(0)
     trigger.begin()
     clock.now += 40
     trigger.commit()
-    pacer._set_intervals()
+    flow_pacer._set_intervals()
     interval_seconds = trigger.interval_seconds
     assert interval_seconds > 10, "its batches take long"
     assert trigger.due_at() == trigger.fired_at + interval_seconds
     fire(interval_seconds)
-    assert trigger.due_at() - trigger.fired_at <= trigger_times.IDLE_SECONDS
+    assert trigger.due_at() - trigger.fired_at <= pacer.IDLE_SECONDS
     for _ in range(20):
         fire(4)
     assert trigger.interval_seconds == 2.0, "the driver is idle"

@@ -10,7 +10,7 @@ from include import catalog
 from include.catalog import Catalog
 from include.control.process import Process
 from include.control.supervision import supervision
-from include.local import streams
+from include.local import up
 from include.local.processes import Platform
 from include.spec import Kafka, Table
 from tests.support.waiting import wait_until
@@ -45,13 +45,13 @@ def test_what_a_dead_process_left_behind_is_ended_and_what_lives_stays(platform:
 def test_a_driver_that_dies_without_a_word_is_noticed_unless_it_was_launched_before(engine, sleeper, monkeypatch):
     tables = Catalog({FLOW: Table(name=FLOW, comment="", source=Kafka("orders"))})
     monkeypatch.setattr(catalog, "load", lambda: tables)
-    assert streams.ended_drivers(engine, streams.launched(engine)) == []
+    assert up.ended_drivers(engine, up.launched(engine)) == []
     driver = sleeper()
     handle = Process.of(driver.pid).to_json()
     launch_since = supervision.settle(engine, DRIVER, [FLOW]).launch_since
     supervision.record_launch(engine, DRIVER, handle, launch_since)
-    assert streams.ended_drivers(engine, {}) == []
+    assert up.ended_drivers(engine, {}) == []
     driver.kill()
     driver.wait()
-    assert streams.ended_drivers(engine, {}) == [DRIVER]
-    assert streams.ended_drivers(engine, {DRIVER: handle}) == []
+    assert up.ended_drivers(engine, {}) == [DRIVER]
+    assert up.ended_drivers(engine, {DRIVER: handle}) == []

@@ -2,7 +2,7 @@
 
 from include.delta.delta_log import LiveFile
 from include.engine.tables.maintain import _predicate
-from include.maintenance import plan_clustered
+from include.maintenance import plan
 from include.maintenance.plan import DAY_SECONDS, MB, OPTIMIZE, Facts, Step
 from include.spec import Delta, Maintenance, Table
 
@@ -15,7 +15,7 @@ def table(maintenance: Maintenance, **layout) -> Table:
 
 
 def optimize(live: list[LiveFile], maintenance: Maintenance | None = None, **layout) -> Step:
-    return plan_clustered.plan(Facts(live, [], NOW), table(maintenance or Maintenance(), **layout)).step(OPTIMIZE)
+    return plan.plan_stored_table(Facts(live, [], NOW), table(maintenance or Maintenance(), **layout)).step(OPTIMIZE)
 
 
 def file(path: str, mb: float, is_clustered: bool = False, age: float = 0) -> LiveFile:
