@@ -18,7 +18,7 @@ from sqlalchemy import select
 from include import catalog
 from include.airflow.supervisor import source_health
 from include.catalog import Catalog
-from include.cli import main
+from include.cli import main as cli
 from include.control.commands import Action
 from include.control.decide import State
 from include.control.store import database
@@ -255,12 +255,12 @@ def test_while_the_store_is_away_every_command_says_so_in_one_sentence(
         for command in ("verify", "quarantine", *(("plan", "inspect", "expectations") if FULL else ())):
             monkeypatch.setattr(sys, "argv", ["ledger", command, chain.silver.name])
             with pytest.raises(Unreachable, match=f"^{sentence}.*: start it, or correct AWS_ENDPOINT_URL$"):
-                main.main()
+                cli.main()
         with pytest.raises(Unreachable, match=f"^{sentence}"):
             summary()
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["ledger", "status"])
-        main.main()
+        cli.main()
         assert capsys.readouterr().out.count(sentence) == 1
         health = source_health.look(engine, tables)
         assert all(source.waits_for.startswith(sentence) for source in health.values())

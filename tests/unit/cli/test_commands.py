@@ -16,7 +16,7 @@ import pytest
 
 from include import catalog
 from include.catalog import Catalog
-from include.cli import main
+from include.cli import main as cli
 from include.control.jobs import backfills, windows
 from include.control.store import database
 from include.errors import INTERRUPTED, READER_GONE, SluiceError, UsageError
@@ -27,7 +27,7 @@ from include.spec import Kafka, Table
 from tests.conftest import ROOT
 from tests.support.account import StoredTable, kafka_rows
 
-NAMES = [*main.NAMES, *main.KINDS]
+NAMES = [*cli.NAMES, *cli.KINDS]
 # These do something, and print a sentence about it. Metrics have a form of their own.
 WITHOUT_JSON = {"up", "down", "check", "new-table", "remove-examples", "hold", "release-hold", "metrics"}
 LINES, COLUMNS = 24, 80
@@ -46,7 +46,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Calla
     def command(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["sluice", *arguments])
         capsys.readouterr()
-        main.main()
+        cli.main()
         return capsys.readouterr().out
 
     return command
@@ -94,8 +94,8 @@ def test_the_help_fits_a_screen_and_names_every_command(run):
     plain, on_terminal = run("--help"), on_a_terminal()
     for text in (plain, on_terminal):
         require_fits(text)
-        assert set(main.NAMES) <= set(re.findall(r"[a-z][a-z-]+", text))
-        assert all(title in text for title in main.COMMANDS)
+        assert set(cli.NAMES) <= set(re.findall(r"[a-z][a-z-]+", text))
+        assert all(title in text for title in cli.COMMANDS)
     assert "╭" in on_terminal
     assert plain.isascii()
     assert run() == run("-h") == run("help") == plain
@@ -112,7 +112,7 @@ def test_the_help_of_a_command_fits_a_screen_and_explains_each_option(run, name:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_that_prints_data_has_json(name: str):
-    assert ("as_json" in inspect.signature(main.function_of(name)).parameters) == (name not in WITHOUT_JSON)
+    assert ("as_json" in inspect.signature(cli.function_of(name)).parameters) == (name not in WITHOUT_JSON)
 
 
 # A preview needs Spark, and that of a reset waits for a broker.

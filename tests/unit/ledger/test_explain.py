@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from include.catalog import Catalog
 from include.checkpoints.offset_ranges import OffsetRange
-from include.cli import main
+from include.cli import main as cli
 from include.cli.rows import origin_lines
 from include.errors import UsageError
 from include.ledger import explain
@@ -176,4 +176,4 @@ def test_a_file_is_followed_to_the_version_that_brought_it_and_its_rows_are_coun
 def test_a_call_that_names_no_form_or_parts_of_several_is_refused(arguments, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["ledger", "explain", *arguments])
     with pytest.raises(UsageError, match=r"^explain takes TABLE --version N, TABLE --file NAME, or --topic T"):
-        main.main()
+        cli.main()

@@ -8,7 +8,7 @@ import pytest
 
 from include import catalog
 from include.catalog import Catalog
-from include.cli import main
+from include.cli import main as cli
 from include.ledger import quarantine
 from include.settings import settings
 from include.spec import Delta, Expect, Table
@@ -63,7 +63,7 @@ def ask(home, monkeypatch, capsys):
 
     def run(*arguments: str) -> str:
         monkeypatch.setattr("sys.argv", ["ledger", "quarantine", *arguments])
-        main.main()
+        cli.main()
         return capsys.readouterr().out
 
     return run

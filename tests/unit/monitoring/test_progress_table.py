@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from include.cli import main
+from include.cli import main as cli
 from include.errors import Unreachable, UsageError
 from include.monitoring import progress_journal, progress_rows, progress_table
 from include.monitoring.progress_journal import Journal
@@ -393,7 +393,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
 
     def run(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["ledger", *arguments])
-        main.main()
+        cli.main()
         return capsys.readouterr().out
 
     return run

@@ -1,0 +1,47 @@
+"""The commands for other systems: Prometheus, Kafka's tools and OpenLineage."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from prometheus_client import generate_latest, start_http_server
+
+from include import catalog
+from include.cli.output import Json, show
+from include.errors import SetupError
+from include.monitoring import consumer_groups, lineage_loader
+from include.monitoring.prometheus import registry
+
+
+def serve_metrics(
+    port: Annotated[int | None, typer.Option(metavar="N", help="Serve them on this port of 127.0.0.1.")] = None,
+) -> None:
+    """Print the metrics once, in the text format of Prometheus, or serve them on a port."""
+    if port is None:
+        print(generate_latest(registry(catalog.load())).decode(), end="")
+        return
+    try:
+        _, thread = start_http_server(port, "127.0.0.1", registry(catalog.load()))
+    except (OSError, OverflowError) as error:
+        raise SetupError(f"--port is {port}, where nobody can listen ({error}): name another") from error
+    print(f"metrics at http://127.0.0.1:{port}/metrics", flush=True)
+    thread.join()
+
+
+def mirror_offsets(as_json: Json = False) -> None:
+    """Show Kafka's tools how far flows are, as consumer groups sluice.FLOW."""
+    outcomes = consumer_groups.mirror(catalog.load())
+    document = {flow: asdict(mirrored) for flow, mirrored in outcomes.items()}
+    lines = (f"{mirrored.group}: {mirrored.refusal or 'mirrored'}" for mirrored in outcomes.values())
+    show(as_json, document, lines, "nothing to mirror: no flow has read from Kafka yet")
+
+
+def send_lineage(
+    url: Annotated[
+        str | None, typer.Option(help="Of the receiver; else OPENLINEAGE_URL, else the file lineage/events.ndjson.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tell OpenLineage of each flow's newest batch, once."""
+    outcomes = lineage_loader.emit_events(catalog.load(), url)
+    show(as_json, outcomes, (f"{flow}: {batch}" for flow, batch in outcomes.items()), "nothing new to tell")
