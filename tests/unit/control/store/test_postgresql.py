@@ -108,7 +108,7 @@ def test_a_driver_whose_server_hangs_ends_itself_before_its_lease_is_over(postgr
 
 def test_a_lease_that_is_given_back_during_a_renewal_is_not_taken_for_a_lost_one(on_postgresql: Engine, holder):
     halt_reasons: list[str] = []
-    renewer = LeaseRenewer(on_postgresql, holder(), 1.5, halt_reasons.append)
+    renewer = LeaseRenewer(on_postgresql, holder(), 6, halt_reasons.append)
     renewer.take([FLOW, "silver.more"])
     return_thread = threading.Thread(target=lambda: renewer.give_back(["silver.more"]))
 
