@@ -28,8 +28,8 @@ from include.engine.batch import batch, deduplicate, quality, transform
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.jobs import backfill, refresh
-from include.engine.jobs.job import Worker
 from include.engine.jobs.refresh import RefreshRun
+from include.engine.jobs.worker import Worker
 from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.engine.tables import create_table

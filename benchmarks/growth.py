@@ -16,14 +16,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, MetaData, create_engine, insert
+from sqlalchemy import Connection, MetaData, create_engine, func, insert, select
 
 from include import retention
 from include.airflow.supervisor import housekeeping
 from include.control import cleanup, schedule
 from include.control.cleanup import DAY_SECONDS
 from include.control.store import database
-from include.control.store.schema import audits, incidents, pauses, windows
+from include.control.store.job_schema import jobs
+from include.control.store.schema import audits, incidents, pauses
 from include.errors import report
 from include.settings import ROOT, settings
 
@@ -39,9 +40,14 @@ def insert_day(connection: Connection, at: float) -> None:
     audit = {"action": "catch up", "reason": WORDS, "result": WORDS, "at": at}
     rows = [{**audit, "who": schedule.REQUESTER, "target": f"silver.t{flow}"} for flow in range(FLOWS)]
     connection.execute(insert(audits), rows * 24 + [{**rows[0], "who": "ada"}] * 50)
-    window = {"state": "skipped", "who": "maintain", "why": WORDS, "planned_at": at}
-    planned_windows = [{**window, "target": f"silver.t{flow}"} for flow in range(FLOWS)]
-    connection.execute(insert(windows), planned_windows * 24 + [{**row, "state": "done"} for row in planned_windows])
+    first = (connection.execute(select(func.max(jobs.c.number))).scalar_one() or 0) + 1
+    window = {"kind": "window", "root": 1, "who": "maintain", "reason": WORDS, "message": ""}
+    window |= {"planned_at": at, "state_at": at, "ended_at": at}
+    windows = [
+        {**window, "number": first + number, "target": f"silver.t{number % FLOWS}", "state": "skipped"}
+        for number in range(25 * FLOWS)
+    ]
+    connection.execute(insert(jobs), [*windows[FLOWS:], *({**row, "state": "done"} for row in windows[:FLOWS])])
     pause = {"target": "t", "epoch": 1, "began_at": at, "ended_at": at + 1}
     connection.execute(insert(pauses), [{**pause, "flow": f"silver.t{flow}"} for flow in range(FLOWS)] * 5)
     incident = {"target": "t", "state": "STUCK", "reason": WORDS, "error": "", "began_at": at, "ended_at": at + 60}

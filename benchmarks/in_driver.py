@@ -26,7 +26,8 @@ from benchmarks.support.session import session
 from include import catalog
 from include.control import commands, lease, orders
 from include.control.commands import Action, Command
-from include.control.jobs import backfills
+from include.control.jobs import all_kinds, backfills, job_id, store
+from include.control.jobs.backfills import Backfill
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
@@ -79,7 +80,7 @@ def in_driver(engine: Engine) -> float:
     began = time.time()
     number = backfills.request(engine, MADE_AGAIN.name, RANGE, "a benchmark", NAME)
     assert number
-    while not (status := backfills.status(engine, number)).is_done:
+    while not (status := all_kinds.status(engine, job_id.backfill(number))).is_done:
         assert not status.failure, status.failure
         time.sleep(0.2)
     return committed_at(engine) - began
@@ -97,7 +98,7 @@ def by_spark_submit(engine: Engine) -> float:
 
 def committed_at(engine: Engine) -> float:
     """The commit time of the newest backfill of the table, in seconds since 1970."""
-    backfill = backfills.newest(engine, MADE_AGAIN.name, 1)[0]
+    backfill = store.newest(engine, Backfill, MADE_AGAIN.name, 1)[0]
     path = settings().table_path(MADE_AGAIN.name)
     assert DeltaLog(path).commit(backfill.version or 0).metadata["backfill"]["key"] == backfill.key
     return (path / "_delta_log" / f"{backfill.version:020}.json").stat().st_mtime

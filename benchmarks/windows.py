@@ -28,7 +28,8 @@ from benchmarks.support import measure
 from benchmarks.support.host import running_host, stop
 from benchmarks.support.measure import Row, Spent
 from benchmarks.support.session import cpu_seconds, session
-from include.control.jobs import windows
+from include.control.jobs import store
+from include.control.jobs.windows import Window
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.engine.stream.host import Host
@@ -88,12 +89,12 @@ def run_window(engine: object) -> tuple[float, float]:
     """Run a window in its own process. Returns when it opened and closed, in seconds since 1970."""
     command = [sys.executable, "-m", "benchmarks.jobs.window"]
     subprocess.run(command, check=True, capture_output=True)
-    newest = windows.calendar(engine, WATCHED.name, 1)[0]
-    return newest.opened_at or 0, newest.closed_at or 0
+    newest = store.newest(engine, Window, WATCHED.name, 1)[0]
+    return newest.opened_at or 0, newest.ended_at or 0
 
 
 def print_pauses(engine: object, host: Host, spans: list[tuple[float, float]]) -> None:
-    window_pauses = [pause for window in windows.calendar(engine, WATCHED.name) for pause in window.pauses]
+    window_pauses = [pause for window in store.newest(engine, Window, WATCHED.name) for pause in window.pauses]
     extra = sorted(pause.beyond_seconds for pause in window_pauses)
     print(f"{len(spans)} windows, open for {statistics.median(b - a for a, b in spans):.1f} s (median)")
     if extra:

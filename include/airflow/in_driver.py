@@ -10,7 +10,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sqlalchemy import Engine
 
 from include import catalog, logs
-from include.control.jobs import backfills, queue, windows
+from include.control.jobs import all_kinds, queue
 from include.control.jobs.job_id import JobId, JobKind
 from include.control.jobs.queue import JobStatus
 from include.control.store import database
@@ -26,7 +26,6 @@ WHERE_PARAM = Param(
     enum=["driver", "job"],
     description="driver: in the one that runs the table's flow, while it lives; job: in a process of its own",
 )
-STATUS_OF = {JobKind.BACKFILL: backfills.status, JobKind.WINDOW: windows.status}
 
 
 class InDriver(BaseBranchOperator):
@@ -41,7 +40,7 @@ class InDriver(BaseBranchOperator):
         self,
         *,
         table: str,
-        kind: JobKind,
+        kind: str,
         ask: Callable[[Engine, Table, Any, str], int | str],
         fallback_task: str,
         done_task: str | None = None,
@@ -73,7 +72,7 @@ class InDriver(BaseBranchOperator):
             logs.info(f"{job} was done by the driver: sluice jobs {self.table} --kind {self.kind}")
             return self.do_branch(context, self.done_task)
         engine = database.connect(settings().control_url)
-        if not queue.withdraw_unbegun(engine, job) and STATUS_OF[self.kind](engine, job.number).is_in_hand:
+        if not queue.withdraw_unbegun(engine, job) and all_kinds.status(engine, job).is_in_hand:
             self._wait(job.number)
         queue.withdraw(engine, job)
         # The fallback job finds what the driver has begun, and completes it.
@@ -93,10 +92,10 @@ class Wait(BaseTrigger):
     def __init__(self, number: int, kind: str = JobKind.BACKFILL) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.number = number
-        self.kind = JobKind(kind)
+        self.kind = str(kind)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "include.airflow.in_driver.Wait", {"number": self.number, "kind": str(self.kind)}
+        return "include.airflow.in_driver.Wait", {"number": self.number, "kind": self.kind}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         last_message, idle_seconds = "", 0
@@ -116,7 +115,7 @@ class Wait(BaseTrigger):
 
     def _look(self) -> JobStatus:
         try:
-            return STATUS_OF[self.kind](database.connect(settings().control_url), self.number)
+            return all_kinds.status(database.connect(settings().control_url), JobId(self.kind, self.number))
         except Unreachable as error:
             # If the database stays unreachable, the driver ends too, and the wait with it.
             return JobStatus(str(error), is_in_hand=True)

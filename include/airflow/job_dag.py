@@ -9,7 +9,6 @@ from sqlalchemy import Engine
 
 from include.airflow import dags, tasks
 from include.airflow.in_driver import InDriver
-from include.control.jobs.job_id import JobKind
 from include.spec import Table
 
 # The key under which `plan` leaves its preview for whoever approves the job.
@@ -62,7 +61,7 @@ class SparkJob:
 class Driver:
     """How the driver of the table's flow is asked to do the job, before a spark-submit. See `InDriver`."""
 
-    kind: JobKind
+    kind: str
     ask: Callable[[Engine, Table, Any, str], int | str]
 
 

@@ -14,7 +14,8 @@ from include import catalog, logs
 from include.airflow import in_driver
 from include.airflow.tasks import evaluate_approval
 from include.control import audit
-from include.control.jobs import backfills, rewinds
+from include.control.jobs import backfills, rewinds, store
+from include.control.jobs.rewinds import Rewind
 from include.control.store import database
 from include.errors import DeclarationError, SluiceError, UsageError
 from include.flows import refreshes
@@ -139,13 +140,13 @@ def plan_rewind(form: dict[str, Any], requester: str | None) -> tuple[int, str]:
 def require_approved_rewind(number: int, answer: dict[str, Any] | None) -> None:
     """Raises AirflowSkipException if nobody has approved it, so that the following tasks are skipped."""
     engine = database.connect(settings().control_url)
-    stored = rewinds.get(engine, number)
+    stored = store.get(engine, Rewind, number)
     decision = evaluate_approval(answer, stored.who)
     if not decision.is_approved:
         if not stored.is_begun and stored.ended_at is None:
             rewinds.give_up(engine, stored, decision.message)
         raise AirflowSkipException(f"rewind {number}: nothing done, {decision.message}")
-    rewinds.approve(engine, stored, decision.by)
+    store.approve(engine, stored, decision.by)
 
 
 def skip_without_source(view: str) -> Callable[[Context], None]:

@@ -11,7 +11,8 @@ from include.airflow import in_driver
 from include.airflow.supervisor import notify
 from include.control import incidents, lease
 from include.control.alarms import AlarmKind
-from include.control.jobs import job_id, queue, windows
+from include.control.jobs import job_id, queue, store, windows
+from include.control.jobs.store import DONE
 from include.control.jobs.windows import TableSize, Window
 from include.control.store import database
 from include.control.store.schema import runs
@@ -83,7 +84,7 @@ def verify(name: str, number: int) -> None:
     """Raises AirflowFailException, and notifies, if the window did not do what it should have."""
     engine = database.connect(settings().control_url)
     table = catalog.load().table(name)
-    window = windows.find(engine, number)
+    window = store.get(engine, Window, number)
     failure = _find_failure(engine, table, window)
     with database.transaction(engine) as connection:
         # End the previous incident, because each failure is news.
@@ -95,9 +96,9 @@ def verify(name: str, number: int) -> None:
         raise AirflowFailException(f"{name}: {failure}")
 
 
-def _find_failure(engine: Engine, table: Table, window: Window | None) -> str | None:
-    if window is None or window.state != "done" or not window.after:
-        return f"its window did not finish: {window.why if window else 'nobody planned it'}"
+def _find_failure(engine: Engine, table: Table, window: Window) -> str | None:
+    if window.state != DONE or not window.after:
+        return f"its window did not finish: {window.reason}"
     if window.before is None:
         return None
     if not table.merges_in_windows and (failure := _find_change(table, window.before, window.after)):
@@ -141,4 +142,4 @@ def _has_moved(engine: Engine, flow: str, window: Window) -> bool:
         is_held = flow in lease.alive(connection)
         sign_at = connection.execute(select(runs.c.sign_at).where(runs.c.flow == flow)).scalar_one_or_none()
     # A flow that does not run is left to the supervisor.
-    return not is_held or bool(sign_at and sign_at > (window.closed_at or 0))
+    return not is_held or bool(sign_at and sign_at > (window.ended_at or 0))

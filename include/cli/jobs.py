@@ -2,9 +2,8 @@
 
 import json
 import math
-import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -14,11 +13,12 @@ from sqlalchemy import Engine
 from include import catalog
 from include.cli.output import FlowName, Json, Limit, TableName, moment, show
 from include.control import vacuum_holds
-from include.control.jobs import backfills, rewinds, stale_tables, windows
+from include.control.jobs import all_kinds, stale_tables
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.job_id import JobKind
 from include.control.jobs.rewinds import Rewind
 from include.control.jobs.stale_tables import Stale
+from include.control.jobs.store import FAILED, PLANNED, StoredJob
 from include.control.jobs.windows import Window
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
@@ -33,39 +33,30 @@ OfTable = Annotated[str | None, typer.Argument(metavar="TABLE", help="Of this ta
 Reader = Annotated[str, typer.Option("--name", metavar="WHO", help="The reader, by a name of its own.")]
 
 
-@dataclass(frozen=True)
-class Job:
-    """A job of any kind. planned_at: seconds since 1970. document, lines: what is shown to programs and to people."""
-
-    kind: JobKind
-    planned_at: float
-    document: dict[str, Any]
-    lines: list[str]
-
-
 def show_jobs(
     table: OfTable = None,
-    kind: Annotated[JobKind | None, typer.Option(help="Of this kind only.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Of this kind only: window, backfill, rewind.")] = None,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
     """List windows, backfills and rewinds, newest first, and then the tables that are stale."""
     engine = database.connect(settings().control_url)
-    listed = _jobs(engine, table, kind, limit)
-    stale = [] if kind in (JobKind.WINDOW, JobKind.REWIND) else _stale(engine, table)
+    if kind and kind not in (kinds := all_kinds.names(engine)):
+        raise UsageError(f"--kind: {kind!r} is not one of {', '.join(map(repr, kinds))}: name one of these")
+    listed = all_kinds.newest(engine, kind, table, limit)
+    stale = _stale(engine, table) if kind in (None, JobKind.BACKFILL) else []
     if table and not listed:
         # Raises for an unknown table. A table that is no longer declared may still have jobs.
         catalog.load().owner(table)
-    jobs = [{"kind": job.kind, **job.document} for job in listed]
-    heads = ((job.kind if number == 0 else "", line) for job in listed for number, line in enumerate(job.lines))
+    heads = ((job.kind if number == 0 else "", line) for job in listed for number, line in enumerate(_lines(job)))
     lines = [f"{head:<9}{line}" for head, line in heads] or ["no job yet"]
-    show(as_json, {"jobs": jobs, "stale": [_with_range(mark) for mark in stale]}, [*lines, *map(stale_words, stale)])
+    document = {"jobs": list(map(_document, listed)), "stale": list(map(_with_range, stale))}
+    show(as_json, document, [*lines, *map(stale_words, stale)])
 
 
 def show_windows(table: OfTable = None, limit: Limit = 50, as_json: Json = False) -> None:
     """List past, running, planned and skipped windows, newest first."""
-    listed = _jobs(database.connect(settings().control_url), table, JobKind.WINDOW, limit)
-    show(as_json, [job.document for job in listed], _all_lines(listed), "no window was planned yet")
+    _show_kind(JobKind.WINDOW, table, limit, as_json, "no window was planned yet")
 
 
 def show_backfills(table: OfTable = None, limit: Limit = 50, as_json: Json = False) -> None:
@@ -73,42 +64,20 @@ def show_backfills(table: OfTable = None, limit: Limit = 50, as_json: Json = Fal
     if table:
         catalog.load().table(table)
     engine = database.connect(settings().control_url)
-    listed, stale = _jobs(engine, table, JobKind.BACKFILL, limit), _stale(engine, table)
-    document = {"backfills": [job.document for job in listed], "stale": [_with_range(mark) for mark in stale]}
-    show(as_json, document, [*(_all_lines(listed) or ["no backfill yet"]), *map(stale_words, stale)])
+    listed, stale = all_kinds.newest(engine, JobKind.BACKFILL, table, limit), _stale(engine, table)
+    document = {"backfills": list(map(_document, listed)), "stale": list(map(_with_range, stale))}
+    lines = [line for job in listed for line in _lines(job)] or ["no backfill yet"]
+    show(as_json, document, [*lines, *map(stale_words, stale)])
 
 
 def show_rewinds(limit: Limit = 20, as_json: Json = False) -> None:
     """List planned, running and done rewinds, newest first."""
-    listed = _jobs(database.connect(settings().control_url), None, JobKind.REWIND, limit)
-    show(as_json, [job.document for job in listed], _all_lines(listed), "no rewind yet")
+    _show_kind(JobKind.REWIND, None, limit, as_json, "no rewind yet")
 
 
-def _all_lines(listed: list[Job]) -> list[str]:
-    return [line for job in listed for line in job.lines]
-
-
-def _jobs(engine: Engine, table: str | None, kind: JobKind | None, limit: int) -> list[Job]:
-    """The newest jobs of the table, or of all tables, newest first."""
-    jobs: list[Job] = []
-    if kind in (None, JobKind.WINDOW):
-        jobs += [
-            Job(JobKind.WINDOW, window.planned_at, asdict(window), list(_window_lines(window)))
-            for window in windows.calendar(engine, table, limit)
-        ]
-    if kind in (None, JobKind.BACKFILL):
-        jobs += [
-            Job(JobKind.BACKFILL, backfill.planned_at, _with_range(backfill), list(_backfill_lines(backfill)))
-            for backfill in backfills.newest(engine, table, limit)
-        ]
-    if kind in (None, JobKind.REWIND):
-        jobs += [
-            Job(JobKind.REWIND, rewind.planned_at, asdict(rewind), list(_rewind_lines(rewind)))
-            # One of another table restores this one, too, if it is below it.
-            for rewind in rewinds.newest(engine, sys.maxsize if table else limit)
-            if table is None or table == rewind.table or table in rewind.cut
-        ]
-    return sorted(jobs, key=lambda job: job.planned_at, reverse=True)[:limit]
+def _show_kind(kind: JobKind, table: str | None, limit: int, as_json: bool, nothing: str) -> None:
+    listed = all_kinds.newest(database.connect(settings().control_url), kind, table, limit)
+    show(as_json, list(map(_document, listed)), (line for job in listed for line in _lines(job)), nothing)
 
 
 def _stale(engine: Engine, table: str | None) -> list[Stale]:
@@ -120,18 +89,58 @@ def _with_range(entry: Backfill | Stale) -> dict[str, Any]:
     return {**asdict(entry), "range": {"from": begin, "to": end}}
 
 
+def _document(job: StoredJob) -> dict[str, Any]:
+    """What programs read. It has the names of the list of each kind, besides those of all kinds."""
+    of_all = {**job.parameters, **job.outcome, **asdict(job)}
+    if isinstance(job, Window):
+        return {"before": None, "after": None, **of_all} | {
+            "why": job.reason,
+            "step": job.message or None,
+            "closed_at": job.ended_at,
+        }
+    of_all |= {"phase": job.state, "phase_at": job.state_at}
+    if isinstance(job, Backfill):
+        result = {"version": None, "rows_before": None, "rows_after": None}
+        return {**result, **of_all, **_with_range(job), "readers": job.stopped}
+    return of_all
+
+
+def _lines(job: StoredJob) -> Iterator[str]:
+    match job:
+        case Window():
+            return _window_lines(job)
+        case Backfill():
+            return _backfill_lines(job)
+        case Rewind():
+            return _rewind_lines(job)
+    return _other_lines(job)
+
+
+def _other_lines(job: StoredJob) -> Iterator[str]:
+    state = "failed" if job.failure else "died" if job.is_abandoned and job.state != PLANNED else job.state
+    yield f"{job.number:>4}  {moment(job.planned_at)}  {state:<10}{job.table}  by {job.who}: {job.reason}"
+    if job.failure or job.message:
+        yield f"      {job.failure or job.message}"
+    yield from _stopped_line(job)
+
+
+def _stopped_line(job: StoredJob) -> Iterator[str]:
+    if job.stopped:
+        yield f"      has stopped {', '.join(job.stopped)}"
+
+
 def _window_lines(window: Window) -> Iterator[str]:
     begun_at = moment(window.opened_at or window.planned_at)
     yield f"{window.number:>4}  {begun_at}  {window.state:<8}{window.table}  by {window.who}"
-    yield f"      {window.why}"
-    if window.state == "failed" and window.step:
-        yield f"      ended at: {window.step}"
+    yield f"      {window.reason}"
+    if window.state == FAILED and window.message:
+        yield f"      ended at: {window.message}"
     if window.before and window.after:
         before, after = window.before, window.after
         yield (
             f"      files {before.files:,} -> {after.files:,}, MB {before.bytes / 1e6:,.1f} -> "
             f"{after.bytes / 1e6:,.1f}, small {before.small_ratio:.0%} -> {after.small_ratio:.0%}, "
-            f"open for {(window.closed_at or 0) - (window.opened_at or 0):.1f} s"
+            f"open for {(window.ended_at or 0) - (window.opened_at or 0):.1f} s"
         )
     for pause in window.pauses:
         outside = f"{pause.beyond_seconds:.1f} s of that while no window was open"
@@ -140,14 +149,14 @@ def _window_lines(window: Window) -> Iterator[str]:
 
 def _backfill_lines(backfill: Backfill) -> Iterator[str]:
     below = "" if backfill.root == backfill.number else f", below backfill {backfill.root}"
-    phase = (
-        "died" if backfill.is_abandoned and not backfill.failure else "failed" if backfill.failure else backfill.phase
+    state = (
+        "died" if backfill.is_abandoned and not backfill.failure else "failed" if backfill.failure else backfill.state
     )
     yield (
-        f"{backfill.number:>4}  {moment(backfill.planned_at)}  {phase:<10}{backfill.table} {backfill.range}  "
+        f"{backfill.number:>4}  {moment(backfill.planned_at)}  {state:<10}{backfill.table} {backfill.range}  "
         f"by {backfill.who}{below}"
     )
-    seconds = (backfill.ended_at or backfill.phase_at) - backfill.planned_at
+    seconds = (backfill.ended_at or backfill.state_at) - backfill.planned_at
     if backfill.ended_at is not None:
         version = "" if backfill.version is None else f", version {backfill.version}"
         yield f"      {backfill.message}{version}, {seconds:,.0f} s after it was asked for"
@@ -155,26 +164,24 @@ def _backfill_lines(backfill: Backfill) -> Iterator[str]:
         yield f"      {backfill.failure}"
     elif backfill.is_abandoned:
         yield (
-            f"      its job died while {backfill.phase} ({backfill.message}): the same command, the task or action "
+            f"      its job died while {backfill.state} ({backfill.message}): the same command, the task or action "
             f"give up ends it"
         )
     else:
-        yield f"      {backfill.message}, since {datetime.fromtimestamp(backfill.phase_at, UTC):%H:%M:%S}Z"
-    if backfill.readers:
-        yield f"      has stopped {', '.join(backfill.readers)}"
+        yield f"      {backfill.message}, since {datetime.fromtimestamp(backfill.state_at, UTC):%H:%M:%S}Z"
+    yield from _stopped_line(backfill)
 
 
 def _rewind_lines(rewind: Rewind) -> Iterator[str]:
     is_dead = rewind.is_begun and not rewind.is_held
-    phase = "failed" if rewind.failure and rewind.is_begun else "died" if is_dead else rewind.phase
+    state = "failed" if rewind.failure and rewind.is_begun else "died" if is_dead else rewind.state
     request = f"{rewind.table} to {rewind.moment}  by {rewind.who}: {rewind.reason}"
-    yield f"{rewind.number:>4}  {moment(rewind.planned_at)}  {phase:<10}{request}"
+    yield f"{rewind.number:>4}  {moment(rewind.planned_at)}  {state:<10}{request}"
     yield f"      {rewind.failure or rewind.message}"
     if is_dead:
         remedy = f"spark-submit jobs/rewind.py --number {rewind.number} ends it, or action give up"
         yield f"      its flows stay stopped: {remedy}"
-    if rewind.stopped:
-        yield f"      has stopped {', '.join(rewind.stopped)}"
+    yield from _stopped_line(rewind)
 
 
 def show_rewind(

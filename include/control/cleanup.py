@@ -1,24 +1,17 @@
 """Deletes old rows of the control database, so that it does not grow without limit."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from sqlalchemy import ColumnElement, Engine, String, Table, cast, delete, func, or_, select
+from sqlalchemy import ColumnElement, Engine, String, Table, cast, delete, exists, func, or_, select, tuple_
 
 from include import retention
 from include.control import schedule
+from include.control.jobs.job_id import JobKind
+from include.control.jobs.store import PLANNED, SKIPPED
+from include.control.jobs.windows import ASKED, OPEN
 from include.control.store import database
-from include.control.store.job_schema import approvals, backfills, rewinds
-from include.control.store.schema import (
-    acknowledgements,
-    audits,
-    incidents,
-    leases,
-    pauses,
-    readers,
-    shutdowns,
-    window_requests,
-    windows,
-)
+from include.control.store.job_schema import job_events, jobs
+from include.control.store.schema import acknowledgements, audits, incidents, leases, pauses, readers, shutdowns
 
 # Rows per transaction, small enough that nobody waits for it.
 MOST_ROWS = 1_000
@@ -49,25 +42,34 @@ def _old_rows(now_seconds: float) -> Iterator[tuple[Table, Condition]]:
     yield audits, _but_newest(audits, or_(audits.c.at < before(retention.AUDIT_DAYS), by_schedule))
     yield incidents, _but_newest(incidents, incidents.c.ended_at < before(retention.INCIDENT_DAYS))
     yield acknowledgements, acknowledgements.c.incident.not_in(select(incidents.c.number))
-    skipped = (windows.c.state == "skipped") & (windows.c.planned_at < before(retention.ROUTINE_DAYS))
-    ended = windows.c.state.not_in(("asked", "open")) & (windows.c.planned_at < before(retention.WINDOW_DAYS))
-    yield windows, _but_newest(windows, or_(skipped, ended))
-    yield window_requests, window_requests.c.number.not_in(select(windows.c.number))
     yield pauses, _but_newest(pauses, pauses.c.ended_at < before(retention.ROUTINE_DAYS))
     yield readers, readers.c.ends_at < before(retention.ROUTINE_DAYS)
     yield shutdowns, shutdowns.c.ended_at < before(retention.SHUTDOWN_DAYS)
-    # A requested backfill ends with the last backfill below it.
-    unended = select(backfills.c.root).where(backfills.c.ended_at.is_(None))
-    is_done = (backfills.c.ended_at < before(retention.JOB_DAYS)) & backfills.c.root.not_in(unended)
-    yield backfills, _but_newest(backfills, is_done)
-    never_begun = (rewinds.c.phase == "planned") & (rewinds.c.planned_at < before(retention.JOB_DAYS))
-    yield rewinds, _but_newest(rewinds, or_(rewinds.c.ended_at < before(retention.JOB_DAYS), never_begun))
-    yield approvals, approvals.c.at < before(retention.JOB_DAYS)
-    for rows, kind in ((backfills, "backfill "), (rewinds, "rewind ")):
-        # Epochs of flows, drivers and windows must never decrease; a job's number is never reused.
-        unfinished = select(kind + cast(rows.c.number, String)).where(rows.c.ended_at.is_(None))
-        is_job_lease = leases.c.flow.startswith(kind) & leases.c.flow.not_in(unfinished)
-        yield leases, is_job_lease & (leases.c.expires_at < before(retention.ROUTINE_DAYS))
+    yield (
+        jobs,
+        _old_jobs(before)
+        & tuple_(jobs.c.kind, jobs.c.number).not_in(select(jobs.c.kind, func.max(jobs.c.number)).group_by(jobs.c.kind)),
+    )
+    is_of = (jobs.c.kind == job_events.c.kind) & (jobs.c.number == job_events.c.number)
+    yield job_events, ~exists().where(is_of)
+    # Epochs of flows, drivers and windows must never decrease; a job's number is never reused.
+    unfinished = select(jobs.c.kind + " " + cast(jobs.c.root, String)).where(jobs.c.ended_at.is_(None))
+    kinds = select(jobs.c.kind).where(jobs.c.kind != JobKind.WINDOW).distinct().subquery()
+    is_job_lease = exists().where(leases.c.flow.startswith(kinds.c.kind + " ")) & leases.c.flow.not_in(unfinished)
+    yield leases, is_job_lease & (leases.c.expires_at < before(retention.ROUTINE_DAYS))
+
+
+def _old_jobs(before: Callable[[float], float]) -> Condition:
+    """The jobs that are over for long. What was planned and never begun is over, but a backfill is still due."""
+    is_window, is_planned = jobs.c.kind == JobKind.WINDOW, jobs.c.state == PLANNED
+    skipped = (jobs.c.state == SKIPPED) & (jobs.c.planned_at < before(retention.ROUTINE_DAYS))
+    old_window = is_window & jobs.c.state.not_in((ASKED, OPEN)) & (jobs.c.planned_at < before(retention.WINDOW_DAYS))
+    # A request ends with the last job that follows it.
+    part = jobs.alias()
+    is_unended_part = (part.c.kind == jobs.c.kind) & (part.c.root == jobs.c.root) & part.c.ended_at.is_(None)
+    is_done = ~is_window & (jobs.c.ended_at < before(retention.JOB_DAYS)) & ~exists().where(is_unended_part)
+    is_dropped = is_planned & (jobs.c.kind != JobKind.BACKFILL) & (jobs.c.planned_at < before(retention.JOB_DAYS))
+    return or_(skipped, old_window, is_done, is_dropped)
 
 
 def _but_newest(table: Table, is_old: Condition) -> Condition:
@@ -76,11 +78,11 @@ def _but_newest(table: Table, is_old: Condition) -> Condition:
 
 
 def _delete(engine: Engine, table: Table, is_old: Condition) -> int:
-    key = next(iter(table.primary_key.columns))
+    key = tuple_(*table.primary_key.columns)
     count, total = MOST_ROWS, 0
     while count == MOST_ROWS:
         with database.transaction(engine) as connection:
-            keys = connection.execute(select(key).where(is_old).limit(MOST_ROWS)).scalars().all()
+            keys = connection.execute(select(*table.primary_key.columns).where(is_old).limit(MOST_ROWS)).all()
             count = connection.execute(delete(table).where(key.in_(keys), is_old)).rowcount if keys else 0
         total += count
     return total

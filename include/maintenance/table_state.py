@@ -173,7 +173,7 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
 
 def _unfinished_backfills(engine: Engine, log: DeltaLog, table: str) -> Iterator[Consumer]:
     """Yields the commits by which unfinished backfills have replaced their ranges: whoever finishes one reads it."""
-    unfinished = {backfill.key: backfill for backfill in backfills.unfinished_on(engine, table)}
+    unfinished = {backfill.key: backfill for backfill in backfills.unfinished(engine, table=table)}
     for commit in log.commits():
         first_planned_at = min((backfill.planned_at for backfill in unfinished.values()), default=math.inf)
         if commit.timestamp < first_planned_at - CLOCK_SKEW_SECONDS:

@@ -14,10 +14,11 @@ from sqlalchemy import Engine
 from include.catalog import Catalog
 from include.checkpoints.checkpoint_files import newest_generation
 from include.control import audit, lease
-from include.control.jobs import backfills, job_id, queue, rewinds
+from include.control.jobs import backfills, job_id, queue, rewinds, store
 from include.control.jobs.backfills import Backfill, Follower
 from include.control.jobs.job_id import JobId, JobKind
 from include.control.jobs.rewinds import PartialRewind, Rewind
+from include.control.jobs.store import StoredJob
 from include.control.process import Holder
 from include.control.store import database
 from include.errors import UsageError
@@ -81,24 +82,36 @@ def _find_remains(engine: Engine, tables: Catalog, job: str) -> Leftovers:
     named = JobId.parse(job)
     match named.kind:
         case JobKind.REWIND:
-            return _of_rewind(engine, tables, rewinds.get(engine, named.number))
+            return _of_rewind(engine, tables, store.get(engine, Rewind, named.number))
         case JobKind.BACKFILL:
-            return _of_backfill(engine, tables, named.number)
-        case _:
+            return _of_backfill(engine, tables, store.get(engine, Backfill, named.number))
+        case JobKind.WINDOW:
             raise UsageError(f"{job} keeps no flow stopped when it has ended: nothing is to be given up")
+        case _:
+            return _of_other(engine, store.get(engine, StoredJob, named.number, named.kind))
+
+
+def _of_other(engine: Engine, job: StoredJob) -> Leftovers:
+    """Of a kind that nothing is known of here: what it has changed stays, and its flows continue where they stand."""
+    _require_unfinished(job)
+    lines = [f"{job.table}: what {job.id} has changed stays as it is", *_resumed_flows(job.stopped, ())]
+    return Leftovers(str(job.id), lines, [partial(store.give_up, engine, job, "; ".join(lines))])
+
+
+def _require_unfinished(job: StoredJob) -> None:
+    if job.ended_at is not None:
+        raise UsageError(f"{job.id} is {job.state}: nothing is to be given up")
 
 
 def _of_rewind(engine: Engine, tables: Catalog, rewind: Rewind) -> Leftovers:
-    if rewind.ended_at is not None:
-        raise UsageError(f"rewind {rewind.number} is {rewind.phase}: nothing is to be given up")
-    has_restored = rewind.phase not in (rewinds.PLANNED, rewinds.STOPPING)
-    halfway = _rewind_remains(tables, rewind) if has_restored else PartialRewind()
+    _require_unfinished(rewind)
+    halfway = _rewind_remains(tables, rewind) if rewind.has_restored else PartialRewind()
     lines = [f"{name} was restored to version {rewind.cut[name].version}, and stays so" for name in halfway.put_back]
     lines += [f"{name} is STALE: {why}" for name, why in halfway.stale.items()]
     lines = lines or ["nothing was restored"]
     lines += _resumed_flows(rewind.stopped, halfway.renewed)
     step = partial(rewinds.give_up, engine, rewind, "; ".join(lines), halfway)
-    return Leftovers(rewinds.lease_name(rewind.number), lines, [step])
+    return Leftovers(str(rewind.id), lines, [step])
 
 
 def _rewind_remains(tables: Catalog, rewind: Rewind) -> PartialRewind:
@@ -142,16 +155,15 @@ def _undeclared(tables: Catalog, rewind: Rewind, put_back: Iterable[str]) -> set
     }
 
 
-def _of_backfill(engine: Engine, tables: Catalog, number: int) -> Leftovers:
-    requested = backfills.find(engine, number)
-    if not (parts := backfills.unfinished_of(engine, requested.root)):
-        raise UsageError(f"backfill {number} is {requested.phase}: nothing is to be given up")
-    lines = [line for part in parts for line in _part_lines(tables, part)]
+def _of_backfill(engine: Engine, tables: Catalog, requested: Backfill) -> Leftovers:
+    if not (parts := backfills.unfinished(engine, requested.root)):
+        _require_unfinished(requested)
+    lines, root = [line for part in parts for line in _part_lines(tables, part)], job_id.backfill(requested.root)
     steps = [
-        partial(queue.withdraw, engine, job_id.backfill(requested.root)),
+        partial(queue.withdraw, engine, root),
         *(partial(give_up_backfill, engine, tables, part) for part in parts),
     ]
-    return Leftovers(backfills.lease_name(requested.root), lines, steps)
+    return Leftovers(str(root), lines, steps)
 
 
 def _part_lines(tables: Catalog, part: Backfill) -> Iterator[str]:
@@ -159,12 +171,12 @@ def _part_lines(tables: Catalog, part: Backfill) -> Iterator[str]:
     if commit is None:
         suffix = "" if part.number == part.root else ", and is STALE as before"
         yield f"{part.table} {part.range}: nothing was replaced, it stays as it is{suffix}"
-        yield from _resumed_flows(part.readers, ())
+        yield from _resumed_flows(part.stopped, ())
         return
     yield f"{part.table} {part.range}: replaced by version {commit.version}, and stays so"
     readers_below = sorted({flow.name for flow in readers(tables, part.table)})
     yield from (f"{name} is STALE: it was made of what {part.table} held before" for name in readers_below)
-    yield from _resumed_flows(part.readers, [flow.flow for flow in readers(tables, part.table)])
+    yield from _resumed_flows(part.stopped, [flow.flow for flow in readers(tables, part.table)])
     table = tables.tables.get(part.table)
     for flow in table.flows if table else ():
         if unseeded_generations.lacks_seed_commit(flow):

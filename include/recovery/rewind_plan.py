@@ -12,7 +12,8 @@ from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.checkpoints.checkpoint_files import newest_generation
-from include.control.jobs import backfills, rewinds
+from include.control.jobs import rewinds, store
+from include.control.jobs.backfills import Backfill
 from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.control.store import database
 from include.delta import commit_history
@@ -176,7 +177,7 @@ def plan(engine: Engine, table: Table, tables: Catalog, to: str, replanned: int 
     below = [reader for reader in tables.below(table.name) if settings().is_stored(reader.name)]
     targets = {target.name: target for target in [table, *below] if not target.is_view}
     timelines = {name: Timeline(name) for name in targets}
-    recent_backfills = backfills.newest(engine, limit=MOST_BACKFILLS)
+    recent_backfills = store.newest(engine, Backfill, limit=MOST_BACKFILLS)
     together: dict[int, dict[str, int]] = {}
     for backfill in recent_backfills:
         if (

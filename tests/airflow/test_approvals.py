@@ -6,8 +6,8 @@ from sqlalchemy import select
 
 from include.airflow import controls, jobs, tasks
 from include.control import orders
-from include.control.jobs import rewinds
-from include.control.jobs.rewinds import RestorePoint
+from include.control.jobs import rewinds, store
+from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.control.store import database
 from include.control.store.schema import audits
 from include.errors import UsageError
@@ -69,7 +69,7 @@ def test_nothing_follows_where_who_asked_has_approved_it_alone(users):
     job = rewinds.plan(engine, SILVER, "2026-03-01", restore_points, [], "ada", "a bug")
     with pytest.raises(AirflowSkipException, match="another user has to approve it"):
         jobs.require_approved_rewind(job.number, answer("ada"))
-    assert rewinds.get(engine, job.number).phase == rewinds.GIVEN_UP
+    assert store.get(engine, Rewind, job.number).state == rewinds.GIVEN_UP
 
 
 def test_the_approval_of_a_rewind_stands_where_its_job_looks(users):
@@ -79,10 +79,10 @@ def test_the_approval_of_a_rewind_stands_where_its_job_looks(users):
         rewinds.plan(engine, SILVER, "2026-03-01", restore_points, [], "ada", "a bug") for _ in range(2)
     )
     jobs.require_approved_rewind(approved_job.number, answer("grace"))
-    rewinds.require(engine, approved_job)
+    store.require_approved(engine, approved_job)
     # A user marked both tasks of the other job as successful.
     with pytest.raises(UsageError, match="nobody has approved it"):
-        rewinds.require(engine, other_job)
+        store.require_approved(engine, other_job)
 
 
 def dead_job(engine) -> str:

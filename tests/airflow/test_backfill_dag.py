@@ -10,7 +10,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from include import catalog
 from include.airflow import jobs
-from include.control.jobs import backfills
+from include.control.jobs import store
+from include.control.jobs.backfills import Backfill
 from include.project import ranges
 from include.settings import from_environment
 from tests.support.flows import only_in_full_runs
@@ -72,12 +73,12 @@ def test_a_range_is_made_again_by_the_driver_and_where_that_does_not_live_by_a_j
         run = dags[f"backfill.{SILVER}"].test(run_conf={"from": "2026-03-01T12:00", "to": "2026-03-01T13:00"})
         output = "".join(capfd.readouterr())
         assert run.state == "success", output[-5000:]
-        newest_jobs = backfills.newest(pipeline.control, limit=2)
-        assert [(job.table, job.phase) for job in newest_jobs] == [
+        newest_jobs = store.newest(pipeline.control, Backfill, limit=2)
+        assert [(job.table, job.state) for job in newest_jobs] == [
             ("gold.heart_rate_by_model", "done"),
             (SILVER, "done"),
         ]
-        assert newest_jobs[1].rows_before == newest_jobs[1].rows_after > 0
+        assert newest_jobs[1].outcome["rows_before"] == newest_jobs[1].outcome["rows_after"] > 0
         return output
 
     assert "was done by the driver" in backfill_by_airflow()

@@ -6,7 +6,8 @@ from sqlalchemy import select
 
 from include import catalog
 from include.airflow import jobs, tasks
-from include.control.jobs import backfills
+from include.control.jobs import store
+from include.control.jobs.backfills import Backfill
 from include.control.store import database
 from include.control.store.schema import audits
 from include.project import ranges
@@ -86,12 +87,12 @@ def test_a_table_is_made_anew_once_a_person_approved_it_and_those_below_it_follo
     run = person.trigger(dag, FORM)
     person.wait_for_question(run, dag)
     assert f"{SILVER} as a whole: {rows_before:,} rows are recomputed" in person.question(run, dag)["body"]
-    assert backfills.newest(pipeline.control) == []
+    assert store.newest(pipeline.control, Backfill) == []
     person.answer(run, tasks.APPROVE, dag)
     person.wait(run, "refresh", "success", "failed", timeout_seconds=300, dag=dag)
     assert person.tasks(run, dag)["refresh"] == "success"
-    jobs = backfills.newest(pipeline.control)
-    assert [(job.table, job.phase) for job in jobs] == [(GOLD, "done"), (SILVER, "done")]
+    jobs = store.newest(pipeline.control, Backfill)
+    assert [(job.table, job.state) for job in jobs] == [(GOLD, "done"), (SILVER, "done")]
     assert pipeline.count(SILVER) == rows_before
     pipeline.produce(random_events(2, count=500))
     assert pipeline.run("--once").returncode == 0

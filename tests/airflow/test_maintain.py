@@ -17,8 +17,8 @@ from include import catalog
 from include.airflow import dags as airflow_dags
 from include.airflow import maintenance
 from include.control import lease
-from include.control.jobs import job_id, queue, windows
-from include.control.jobs.windows import TableSize
+from include.control.jobs import job_id, queue, store, windows
+from include.control.jobs.windows import TableSize, Window
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
@@ -64,7 +64,7 @@ def test_many_small_files_become_one_in_a_window_that_lands_in_the_calendar(tmp_
     write_small_files(path)
     at_home(config)
     assert dags[f"maintain.{BRONZE}"].test().state == "success"
-    [window] = windows.calendar(database.connect(config.control_url))
+    [window] = store.newest(database, Window.connect(config.control_url))
     assert (window.state, window.before.files, window.after.files) == ("done", FILE_COUNT, 1)
     assert len(DeltaLog(path).state.live) == 1
     assert DeltaTable(str(path)).count() == sum(range(FILE_COUNT + 1))

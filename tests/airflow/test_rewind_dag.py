@@ -7,8 +7,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include import catalog
 from include.airflow import jobs, tasks
-from include.control.jobs import rewinds
-from include.control.jobs.rewinds import RestorePoint
+from include.control.jobs import rewinds, store
+from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.settings import settings
 from tests.support import lake
 from tests.support.flows import only_in_full_runs
@@ -73,8 +73,8 @@ def test_without_an_approval_nothing_is_done_and_that_is_written_down(home, answ
     job = rewinds.plan(home, SILVER, "2026-03-01", {SILVER: RestorePoint(1, None, {}, 1.0)}, [], "ada", "a bug")
     with pytest.raises(AirflowSkipException, match=why):
         jobs.require_approved_rewind(job.number, answer)
-    stored_job = rewinds.get(home, job.number)
-    assert (stored_job.phase, stored_job.message) == ("given up", why)
+    stored_job = store.get(home, Rewind, job.number)
+    assert (stored_job.state, stored_job.message) == ("given up", why)
 
 
 @only_in_full_runs
@@ -93,7 +93,7 @@ def test_a_table_is_put_back_once_a_person_approved_it_and_made_again(pipeline, 
     person.wait(run, "rewind", "success", "failed", timeout_seconds=300, dag=DAG)
     assert person.tasks(run, DAG)["rewind"] == "success"
     assert 0 < pipeline.count(SILVER) < rows_before
-    assert [job.phase for job in rewinds.newest(pipeline.control)] == ["done"]
+    assert [job.state for job in store.newest(pipeline.control, Rewind)] == ["done"]
     assert pipeline.run("--once").returncode == 0
     pipeline.assert_nothing_lost_or_doubled()
     pipeline.assert_the_ledger_agrees()

@@ -11,15 +11,15 @@ from include import catalog
 from include.catalog import Catalog
 from include.control import commands
 from include.control.commands import Command
-from include.control.jobs import windows
+from include.control.jobs import store, windows
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import losses
 from include.engine.jobs import refresh as engine_refresh
-from include.engine.jobs.job import Worker, leases
 from include.engine.jobs.refresh import RefreshRun
 from include.engine.jobs.table_window import Window
+from include.engine.jobs.worker import Worker, leases
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.settings import settings
@@ -97,7 +97,7 @@ def maintain(spark, engine) -> Callable[..., windows.Window]:
             Window(engine, lease_renewer, host, spark, table, tables, number).run(lambda reason: os.abort())
         finally:
             lease_renewer.stop()
-        completed_window = windows.find(engine, number)
+        completed_window = store.get(engine, windows.Window, number)
         assert completed_window
         return completed_window
 

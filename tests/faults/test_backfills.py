@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from include.control.jobs import backfills, stale_tables
+from include.control.jobs import backfills, stale_tables, store
 from include.control.jobs.backfills import Backfill
 from include.delta.delta_log import DeltaLog
 from include.examples.events import events
@@ -34,9 +34,10 @@ def test_a_backfill_beside_a_live_stream_loses_and_doubles_nothing(chain, driver
             completed = Backfills(spark, tables).run(silver, 60, 180)
             assert [backfill.table for backfill in completed] == [gold.name, silver.name]
             assert all(
-                backfill.rows_after == backfill.rows_before or backfill.table == gold.name for backfill in completed
+                backfill.outcome["rows_after"] == backfill.outcome["rows_before"] or backfill.table == gold.name
+                for backfill in completed
             )
-            assert completed[1].rows_after
+            assert completed[1].outcome["rows_after"]
             version_before = DeltaLog(settings().table_path(gold.name)).newest
             wait_until(lambda: DeltaLog(settings().table_path(gold.name)).newest > version_before + 2, 120)
         chain.assert_all_arrives(tables)
@@ -62,7 +63,7 @@ def test_backfills_beside_a_stream_of_a_thousand_events_a_second_lose_and_double
         chain.assert_all_arrives(tables)
         assert running_driver.error is None
     assert all(
-        backfill.phase == "done" for table in (silver, gold) for backfill in backfills.newest(engine, table.name)
+        backfill.state == "done" for table in (silver, gold) for backfill in store.newest(engine, Backfill, table.name)
     )
 
 
@@ -90,10 +91,10 @@ def test_the_shipped_jobs_backfill_silver_beside_a_thousand_events_a_second_and_
                 pipeline.log.read_text,
             )
     assert stats.per_second() > 990
-    newest_backfills = backfills.newest(pipeline.control)
-    assert [(backfill.table, backfill.phase) for backfill in newest_backfills] == [(gold, "done"), (silver, "done")] * 2
+    newest_backfills = store.newest(pipeline.control, Backfill)
+    assert [(backfill.table, backfill.state) for backfill in newest_backfills] == [(gold, "done"), (silver, "done")] * 2
     assert all(
-        backfill.rows_after == backfill.rows_before > 10_000
+        backfill.outcome["rows_after"] == backfill.outcome["rows_before"] > 10_000
         for backfill in newest_backfills
         if backfill.table == silver
     )
@@ -109,12 +110,12 @@ def job(chain: Chain, home: Path, begin: int = 60, end: int = 180) -> Job:
 
 
 def newest(engine, table: Table) -> Backfill | None:
-    return next(iter(backfills.newest(engine, table.name, 1)), None)
+    return next(iter(store.newest(engine, Backfill, table.name, 1)), None)
 
 
 def in_phase(phase: str, index: int = 1) -> Callable:
     def condition(engine, tables) -> Callable[[], bool]:
-        return lambda: (backfill := newest(engine, tables[index])) is not None and backfill.phase == phase
+        return lambda: (backfill := newest(engine, tables[index])) is not None and backfill.state == phase
 
     return condition
 
@@ -161,7 +162,7 @@ def test_a_job_that_is_killed_is_ended_by_the_next_and_nothing_is_lost_or_double
             second_job = job(chain, tmp_path)
             assert second_job.wait() == 0, second_job.log.read_text()
         for table in (silver, gold):
-            assert all(backfill.phase == "done" for backfill in backfills.newest(engine, table.name)), (
+            assert all(backfill.state == "done" for backfill in store.newest(engine, Backfill, table.name)), (
                 second_job.log.read_text()
             )
         chain.assert_all_arrives(tables)

@@ -136,7 +136,7 @@ def test_a_window_has_a_table_of_two_flows_to_itself_and_both_go_on(fill, driver
     with driver(*table.flows):
         wait_for_rows(table, 6)
         window = maintain(table)
-        assert window.state == "done", window.why
+        assert window.state == "done", window.reason
         fill(eu=[7], us=[8])
         wait_for_rows(table, 8)
     assert ids(table.name) == Counter(range(1, 9))

@@ -10,7 +10,8 @@ import pytest
 
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
-from include.control.jobs import backfills, stale_tables
+from include.control.jobs import backfills, stale_tables, store
+from include.control.jobs.backfills import Backfill
 from include.control.store import database
 from include.control.store.schema import leases
 from include.delta.delta_log import DeltaLog
@@ -133,8 +134,8 @@ def job(chain: Chain, home: Path) -> Job:
 def in_phase(phase: str, index: int = 0) -> Callable:
     def condition(engine, tables) -> Callable[[], bool]:
         def is_phase() -> bool:
-            backfill = next(iter(backfills.newest(engine, tables[index].name, 1)), None)
-            return backfill is not None and backfill.phase == phase
+            backfill = next(iter(store.newest(engine, Backfill, tables[index].name, 1)), None)
+            return backfill is not None and backfill.state == phase
 
         return is_phase
 
@@ -214,7 +215,7 @@ def test_a_full_refresh_whose_job_is_killed_is_ended_by_the_next_and_no_reader_e
                 assert second_job.wait() == 0, second_job.log.read_text()
             assert not row_counts.shrank, "the topic forgets nothing, so at no moment are there fewer rows than before"
         for table in tables:
-            assert all(backfill.phase == "done" for backfill in backfills.newest(engine, table.name)), (
+            assert all(backfill.state == "done" for backfill in store.newest(engine, Backfill, table.name)), (
                 second_job.log.read_text()
             )
         chain.assert_all_arrives(tables)

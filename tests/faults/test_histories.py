@@ -119,7 +119,7 @@ class History:
             patch.setattr(engine_rewind, step, _die)
             runner.run(self.tables[root], moment)
         for unfinished in rewinds.unfinished(runner.engine, list(self.tables)):
-            assert runner.complete(unfinished.number).phase == "done"
+            assert runner.complete(unfinished.number).state == "done"
 
 
 def _die(*_) -> None:

@@ -11,9 +11,8 @@ from sqlalchemy import Engine
 from include import catalog
 from include.control import commands, lease
 from include.control.commands import Action, Command
-from include.control.jobs import backfills, queue, stale_tables
+from include.control.jobs import all_kinds, backfills, job_id, stale_tables, store
 from include.control.jobs.backfills import Backfill
-from include.control.jobs.job_id import JobKind
 from include.control.jobs.queue import JobStatus
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
@@ -21,7 +20,7 @@ from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import job_runner, replacement
 from include.engine.jobs.backfill import BackfillJob
-from include.engine.jobs.job import Worker
+from include.engine.jobs.worker import Worker
 from include.engine.stream.driver import jvm_pid
 from include.errors import Unreachable
 from include.ledger import verify
@@ -48,15 +47,15 @@ def wait_for_outcome(engine: Engine, number: int) -> JobStatus:
     """Wait until the backfill succeeds or fails, and return its status."""
 
     def has_ended() -> bool:
-        status = backfills.status(engine, number)
+        status = all_kinds.status(engine, job_id.backfill(number))
         return status.is_done or status.failure is not None
 
-    wait_until(has_ended, 120, lambda: backfills.status(engine, number).message)
-    return backfills.status(engine, number)
+    wait_until(has_ended, 120, lambda: all_kinds.status(engine, job_id.backfill(number)).message)
+    return all_kinds.status(engine, job_id.backfill(number))
 
 
 def backfills_of_root(engine: Engine, number: int) -> list[Backfill]:
-    return [entry for entry in backfills.newest(engine) if entry.root == number]
+    return [entry for entry in store.newest(engine, Backfill) if entry.root == number]
 
 
 @pytest.fixture
@@ -98,7 +97,11 @@ def test_a_driver_does_what_it_is_asked_for_one_after_the_other_while_its_stream
         assert [(entry.root, entry.table) for entry in completed] == [
             (root, table.name) for root in (first, second) for table in (silver, gold)
         ]
-        assert all(entry.rows_before == entry.rows_after > 0 for entry in completed if entry.table == silver.name)
+        assert all(
+            entry.outcome["rows_before"] == entry.outcome["rows_after"] > 0
+            for entry in completed
+            if entry.table == silver.name
+        )
         chain.assert_all_arrives(tables)
         assert running_driver.error is None
     assert [stale_table for stale_table in stale_tables.list_all(engine) if stale_table.table == gold.name] == []
@@ -164,7 +167,7 @@ def test_what_died_in_the_middle_is_taken_up_once_more_and_then_left_to_a_proces
             patch.setattr(replacement, "replace_table", die)
             number = request_backfill(engine, silver, running_driver.name, 1, 3)
             assert "do it in a process of its own" in wait_for_outcome(engine, number).failure
-            assert len(kills) == queue.TRIES[JobKind.BACKFILL]
+            assert len(kills) == BackfillJob.MOST_TRIES
         assert request_backfill(engine, silver, running_driver.name, 1, 3) == number
         assert wait_for_outcome(engine, number).is_done
         append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
@@ -179,12 +182,12 @@ def test_a_driver_that_is_to_end_leaves_a_backfill_to_its_successor(silver, driv
         # The driver cannot get the window, so it ends in the middle of the backfill.
         stranger.take([lease.window_lease(silver.name)])
         number = request_backfill(engine, silver, running_driver.name, 1, 3)
-        wait_until(lambda: backfills.find(engine, number).phase == backfills.WAITING, 60)
+        wait_until(lambda: store.get(engine, Backfill, number).state == backfills.WAITING, 60)
         commands.execute(engine, Command(Action.RESTART, (silver.flow,), "test", "a test", driver=running_driver.name))
         running_driver.thread.join(60)
         assert not running_driver.thread.is_alive()
         assert running_driver.error is None
-    assert not backfills.status(engine, number).is_in_hand
+    assert not all_kinds.status(engine, job_id.backfill(number)).is_in_hand
     stranger.give_back([lease.window_lease(silver.name)])
     commands.execute(engine, Command(Action.START, (silver.flow,), "test", "a test"))
     with driver(silver) as successor:
@@ -196,7 +199,7 @@ def test_a_driver_that_is_to_end_leaves_a_backfill_to_its_successor(silver, driv
 @only_in_full_runs
 def test_a_window_that_lasts_too_long_ends_the_backfill_and_not_the_driver(silver, driver, engine, monkeypatch):
     def run(_job: BackfillJob, worker: Worker, entry: Backfill) -> None:
-        backfills.set_phase(engine, entry.number, backfills.REPLACING, "for ever")
+        store.enter(engine, entry, backfills.REPLACING, "for ever")
         threading.Timer(1, worker.halt, ["its window lasts too long"]).start()
         worker.spark.range(600).selectExpr("reflect('java.lang.Thread', 'sleep', 1000L)").collect()
 
@@ -225,21 +228,21 @@ def test_a_driver_that_is_killed_in_the_middle_is_followed_by_one_that_ends_it(p
     number = backfills.request(pipeline.control, table.name, time_range, "a test", table.driver)
 
     def has_reached_moment() -> bool:
-        if backfills.find(pipeline.control, number).phase == moment:
+        if store.get(pipeline.control, Backfill, number).state == moment:
             return True
-        assert not backfills.status(pipeline.control, number).is_done, "it was over before it was seen"
+        assert not all_kinds.status(pipeline.control, job_id.backfill(number)).is_done, "it was over before it was seen"
         return False
 
     # A phase may last less than 0.2 s.
     wait_until(has_reached_moment, 180, poll_seconds=0.01)
     pipeline.kill(pipeline.submitted[-1], "both")
-    assert not backfills.status(pipeline.control, number).is_done
+    assert not all_kinds.status(pipeline.control, job_id.backfill(number)).is_done
     pipeline.produce(random_events(2, count=500))
     pipeline.submit()
     assert wait_for_outcome(pipeline.control, number).is_done
     pipeline.wait_until_gold_is_right()
     pipeline.assert_nothing_lost_or_doubled()
-    assert [entry.phase for entry in backfills.newest(pipeline.control)] == ["done", "done"]
+    assert [entry.state for entry in store.newest(pipeline.control, Backfill)] == ["done", "done"]
 
 
 def test_a_driver_that_ends_does_not_wait_for_the_outcome_of_a_job_that_took_too_long(spark, monkeypatch):

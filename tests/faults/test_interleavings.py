@@ -19,15 +19,15 @@ from sqlalchemy import Engine, func, select
 from include.catalog import Catalog
 from include.control import commands, vacuum_holds
 from include.control.commands import Action
-from include.control.jobs import windows
+from include.control.jobs import store, windows
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import pauses, runs
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
-from include.engine.jobs.job import leases
 from include.engine.jobs.table_window import Window
+from include.engine.jobs.worker import leases
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.engine.tables import maintain
@@ -264,7 +264,7 @@ class Scenario:
             Window(self.engine, lease_renewer, host, spark, table, tables, number).run(lambda reason: os.abort())
         finally:
             lease_renewer.stop()
-        completed_window = windows.find(self.engine, number)
+        completed_window = store.get(self.engine, windows.Window, number)
         assert completed_window and completed_window.state == "done", completed_window
         assert_exclusive(completed_window, table)
         return "a window"

@@ -16,12 +16,13 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from include.catalog import Catalog
-from include.control.jobs import windows
+from include.control.jobs import store
+from include.control.jobs.windows import Window
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import refresh as engine_refresh
-from include.engine.jobs.job import leases
+from include.engine.jobs.worker import leases
 from include.engine.tables import maintain as engine_maintain
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable
 from include.flows import refreshes
@@ -291,10 +292,10 @@ def test_a_view_of_what_is_not_stored_and_one_that_cannot_be_computed_leave_all_
     grow(8)
     with pytest.raises(FlowFailed, match="nothing"):
         refresh("monday", replace(first, transform="SELECT nothing FROM source"), second)
-    assert windows.calendar(engine, first.name)[0].state == "failed"
+    assert store.newest(engine, Window, first.name)[0].state == "failed"
     assert not settings().is_stored(first.name)
     refresh("monday", first, second)
-    assert windows.calendar(engine, first.name)[0].state == "done"
+    assert store.newest(engine, Window, first.name)[0].state == "done"
 
 
 def test_a_view_of_an_empty_table_is_replaced_and_says_so_and_one_of_none_is_left_alone(name, append, refresh, caplog):
@@ -324,7 +325,7 @@ def test_a_view_that_somebody_else_has_to_himself_is_not_refreshed(name, grow, r
     try:
         with pytest.raises(LeaseHeld):
             refresh("monday", view)
-        assert windows.calendar(engine, view.name)[0].state == "skipped"
+        assert store.newest(engine, Window, view.name)[0].state == "skipped"
     finally:
         other_holder.stop()
     assert not settings().is_stored(view.name)

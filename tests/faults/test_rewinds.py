@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from include.control.commands import Action
-from include.control.jobs import rewinds
+from include.control.jobs import rewinds, store
+from include.control.jobs.rewinds import Rewind
 from include.delta.commit_history import REWIND
 from include.delta.delta_log import DeltaLog
 from include.settings import settings
@@ -18,8 +19,8 @@ from tests.support.waiting import wait_until
 
 def in_phase(phase: str) -> Callable:
     def condition(engine, silver) -> bool:
-        newest = rewinds.newest(engine, 1)
-        return bool(newest) and newest[0].table == silver.name and newest[0].phase == phase
+        newest = store.newest(engine, Rewind, limit=1)
+        return bool(newest) and newest[0].table == silver.name and newest[0].state == phase
 
     return condition
 

@@ -19,7 +19,8 @@ from pyspark.errors import PySparkException
 
 from include.catalog import Catalog
 from include.control import lease
-from include.control.jobs import windows
+from include.control.jobs import store, windows
+from include.control.jobs.windows import Window
 from include.control.lease_renewer import LeaseRenewer
 from include.control.lock import LockRequest
 from include.control.process import Holder
@@ -302,13 +303,13 @@ def job(tmp_path) -> Callable[..., Job]:
 
 
 def newest_window(engine, table: Table) -> windows.Window | None:
-    return next(iter(windows.calendar(engine, table.name, 1)), None)
+    return next(iter(store.newest(engine, Window, table.name, 1)), None)
 
 
 def has_begun(engine, table: Table, step: str) -> Callable[[], bool]:
     def condition() -> bool:
         window = newest_window(engine, table)
-        return window is not None and window.state == "open" and (window.step or "").startswith(step)
+        return window is not None and window.state == "open" and (window.message or "").startswith(step)
 
     return condition
 

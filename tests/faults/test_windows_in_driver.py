@@ -7,7 +7,8 @@ from sqlalchemy import Engine
 
 from include.control import commands
 from include.control.commands import Action, Command
-from include.control.jobs import job_id, queue, windows
+from include.control.jobs import all_kinds, job_id, queue, store, windows
+from include.control.jobs.windows import Window
 from include.delta.delta_log import DeltaLog
 from include.engine.tables import maintain
 from include.ledger import verify
@@ -50,11 +51,11 @@ def wait_for_outcome(engine: Engine, number: int) -> windows.Window:
     """Wait until the window succeeds or fails, and return it."""
 
     def has_ended() -> bool:
-        status = windows.status(engine, number)
+        status = all_kinds.status(engine, job_id.window(number))
         return status.is_done or status.failure is not None
 
-    wait_until(has_ended, 120, lambda: windows.status(engine, number).message)
-    window = windows.find(engine, number)
+    wait_until(has_ended, 120, lambda: all_kinds.status(engine, job_id.window(number)).message)
+    window = store.get(engine, Window, number)
     assert window
     return window
 
@@ -85,7 +86,7 @@ def test_a_window_that_fails_leaves_the_driver_alone(silver, bring, driver, engi
         with monkeypatch.context() as patch:
             patch.setattr(maintain, "compact", fail)
             window = wait_for_outcome(engine, request_window(engine, silver, running_driver.name))
-            assert (window.state, "the disk is gone" in window.why) == ("failed", True)
+            assert (window.state, "the disk is gone" in window.reason) == ("failed", True)
         bring(FILE_COUNT)
         wait_for_rows(silver, FILE_COUNT + 1)
         assert wait_for_outcome(engine, request_window(engine, silver, running_driver.name)).state == "done"
@@ -101,7 +102,7 @@ def test_a_driver_that_is_to_end_leaves_its_window_to_its_successor(silver, driv
         with monkeypatch.context() as patch:
             patch.setattr(maintain, "compact", run_slowly)
             number = request_window(engine, silver, running_driver.name)
-            wait_until(lambda: windows.find(engine, number).state == "open", 60)
+            wait_until(lambda: store.get(engine, Window, number).state == "open", 60)
             commands.execute(
                 engine, Command(Action.RESTART, (silver.flow,), "test", "a test", driver=running_driver.name)
             )
@@ -110,7 +111,7 @@ def test_a_driver_that_is_to_end_leaves_its_window_to_its_successor(silver, driv
             assert running_driver.error is None
     commands.execute(engine, Command(Action.START, (silver.flow,), "test", "a test"))
     with driver(silver) as successor:
-        wait_until(lambda: windows.find(engine, number).state == "done", 60)
+        wait_until(lambda: store.get(engine, Window, number).state == "done", 60)
         assert successor.error is None
     assert len(DeltaLog(settings().table_path(silver.name)).state.live) == 1
 
@@ -118,4 +119,4 @@ def test_a_driver_that_is_to_end_leaves_its_window_to_its_successor(silver, driv
 def test_a_window_whose_driver_died_is_told_so(name, engine):
     number = windows.plan(engine, f"silver.{name}", "a test", "many files", is_worth_it=True)
     windows.request(engine, number, f"silver.{name}", 1)
-    assert windows.status(engine, number).failure == "many files; its job died"
+    assert all_kinds.status(engine, job_id.window(number)).failure == "many files; its job died"

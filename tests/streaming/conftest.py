@@ -8,12 +8,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog import Catalog
-from include.control.jobs import windows
+from include.control.jobs import store, windows
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
-from include.engine.jobs.job import leases
+from include.engine.jobs import replay as engine_replay
 from include.engine.jobs.table_window import Window
+from include.engine.jobs.worker import leases
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.settings import settings
@@ -76,10 +77,10 @@ def replay(spark: SparkSession) -> Callable[..., windows.Window]:
             host = Host(spark, engine, lease_renewer, "maintain")
             replay_window = Window(engine, lease_renewer, host, spark, table, Catalog({table.name: table}), number)
             with replay_window.open(lambda reason: os.abort()) as open_window:
-                replay.replay(open_window, list(rules))
+                engine_replay.replay(open_window, list(rules))
         finally:
             lease_renewer.stop()
-        calendar_entry = windows.find(engine, number)
+        calendar_entry = store.get(engine, windows.Window, number)
         assert calendar_entry
         return calendar_entry
 

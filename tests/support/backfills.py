@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
-from include.control.jobs import backfills, job_id
+from include.control.jobs import backfills, job_id, store
 from include.control.jobs.backfills import Backfill
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.jobs.backfill import BackfillJob
-from include.engine.jobs.job import Worker
+from include.engine.jobs.worker import Worker
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.project import ranges
@@ -61,4 +61,4 @@ class Backfills:
             )
         finally:
             lease_renewer.stop()
-        return [entry for entry in backfills.newest(self.engine) if entry.root == new_backfill.root]
+        return [entry for entry in store.newest(self.engine, Backfill) if entry.root == new_backfill.root]

@@ -8,7 +8,7 @@ from typing import Any
 from include.control.store.job_schema import metadata
 from include.control.store.storable_text import String
 
-SENTENCES = {"why", "reason", "said", "failure", "result", "step"}
+SENTENCES = {"why", "reason", "message", "failure", "result", "details"}
 
 
 class Nonsense(String):

@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
-from include.control.jobs import job_id, rewinds
+from include.control.jobs import job_id, rewinds, store
 from include.control.jobs.rewinds import Rewind
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import rewind
-from include.engine.jobs.job import Worker
+from include.engine.jobs.worker import Worker
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.recovery import rewind_plan
@@ -47,7 +47,7 @@ class Rewinds:
         """Complete an unfinished rewind."""
         with self.worker() as worker:
             rewind.RewindJob(self.engine, job_id.rewind(number)).work(worker)
-        return rewinds.get(self.engine, number)
+        return store.get(self.engine, Rewind, number)
 
     @contextmanager
     def worker(self) -> Iterator[Worker]:

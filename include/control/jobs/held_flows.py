@@ -7,46 +7,35 @@ jobs have stopped a flow, the last one to end lets it resume.
 import json
 from collections.abc import Collection, Iterable, Mapping
 
-from sqlalchemy import Column, Connection, Table, select, update
+from sqlalchemy import Connection, select, update
 
 from include.control import audit, orders
 from include.control.jobs.job_id import JobId, JobKind
-from include.control.store.job_schema import backfills, rewinds
+from include.control.jobs.queue import is_job
+from include.control.store.job_schema import jobs
 from include.control.store.schema import desired
 
 # By flow, the state wanted of it after the job, and the reason.
 Remembered = Mapping[str, tuple[str, str]]
-STORED: dict[JobKind, tuple[Table, Column[str]]] = {
-    JobKind.BACKFILL: (backfills, backfills.c.readers),
-    JobKind.REWIND: (rewinds, rewinds.c.stopped),
-}
 
 
 def stored_of(connection: Connection, job: JobId) -> dict[str, tuple[str, str]]:
     """The flows that a job has stored. The job's row is locked to the end of the transaction."""
-    table, column = STORED[job.kind]
-    stored = select(column).where(table.c.number == job.number).with_for_update()
+    stored = select(jobs.c.stopped).where(is_job(job)).with_for_update()
     return parse(connection.execute(stored).scalar_one())
 
 
 def store(connection: Connection, job: JobId, remembered: Remembered | None) -> None:
     """Store the flows of a job. None: it keeps none stopped any more."""
-    table, column = STORED[job.kind]
-    text = None if remembered is None else json.dumps(remembered)
-    connection.execute(update(table).where(table.c.number == job.number).values({column: text}))
+    stopped = None if remembered is None else json.dumps(remembered)
+    connection.execute(update(jobs).where(is_job(job)).values(stopped=stopped))
 
 
 def by_job(connection: Connection) -> dict[JobId, dict[str, tuple[str, str]]]:
     """By unfinished job, the flows it has stored; the oldest job of each kind first."""
-    return {
-        JobId(kind, row.number): parse(row.flows)
-        for kind, (table, column) in STORED.items()
-        for row in connection.execute(
-            select(table.c.number, column.label("flows"))
-            .where(table.c.ended_at.is_(None), column.is_not(None))
-            .order_by(table.c.number)
-        )
-    }
+    holding = select(jobs).where(jobs.c.stopped.is_not(None), jobs.c.ended_at.is_(None))
+    rows = connection.execute(holding.order_by(jobs.c.kind, jobs.c.number))
+    return {JobId(row.kind, row.number): parse(row.stopped) for row in rows}
 
 
 def holding_jobs(connection: Connection, flow: str) -> tuple[list[JobId], tuple[str, str]] | None:
@@ -58,7 +47,7 @@ def holding_jobs(connection: Connection, flow: str) -> tuple[list[JobId], tuple[
 def rewinds_of(connection: Connection, flows: Collection[str]) -> list[JobId]:
     """The rewinds that keep one of these flows stopped."""
     stored = by_job(connection).items()
-    return [job for job, held in stored if job.kind is JobKind.REWIND and not held.keys().isdisjoint(flows)]
+    return [job for job, held in stored if job.kind == JobKind.REWIND and not held.keys().isdisjoint(flows)]
 
 
 def defer_state(connection: Connection, flow: str, state: str, reason: str) -> None:

@@ -6,24 +6,19 @@ that died.
 
 from dataclasses import dataclass
 
-from sqlalchemy import Column, ColumnElement, Connection, Engine, Table, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, select, update
 
 from include.control import lease
+from include.control.jobs import events
+from include.control.jobs.events import Event
 from include.control.jobs.job_id import JobId, JobKind
 from include.control.store import database
-from include.control.store.job_schema import requests
-from include.control.store.schema import window_requests
+from include.control.store.job_schema import jobs
 from include.errors import FlowFailed
 
-# A driver asks for them in this order: a window is shorter than a backfill.
-STORED: dict[JobKind, tuple[Table, Column[int]]] = {
-    JobKind.WINDOW: (window_requests, window_requests.c.number),
-    JobKind.BACKFILL: (requests, requests.c.root),
-}
-# A job that ended this many drivers may have caused that, and each time their streams stop.
-TRIES = {JobKind.WINDOW: 1, JobKind.BACKFILL: 2}
 # A driver that has not begun after this time is too busy.
 CLAIM_TIMEOUT_SECONDS = 300
+_WITHDRAWN = {"driver": None, "asked_at": None, "tries": None}
 
 
 @dataclass(frozen=True)
@@ -42,82 +37,80 @@ class JobStatus:
 
 def request(engine: Engine, job: JobId, driver: str) -> bool:
     """Request a planned job from a driver. Returns False if the driver is not alive. Raises Unreachable."""
-    table, number = STORED[job.kind]
     with database.transaction(engine) as connection:
         if lease.driver_lease(driver) not in lease.alive(connection):
             return False
-        values = {number.name: job.number, "driver": driver, "asked_at": database.now(connection), "tries": 0}
-        connection.execute(database.insert(connection, table).values(values).on_conflict_do_nothing())
+        values = {"driver": driver, "asked_at": database.now(connection), "tries": 0}
+        if connection.execute(update(jobs).where(is_job(job), jobs.c.driver.is_(None)).values(values)).rowcount:
+            events.record(connection, job, Event.REQUESTED, details=driver)
     return True
 
 
 def oldest(connection: Connection, driver: str) -> JobId | None:
-    """The job that the driver is to do next."""
-    for kind, (table, number) in STORED.items():
-        first = select(number).where(table.c.driver == driver).order_by(table.c.asked_at, number).limit(1)
-        if (found := connection.execute(first).scalar_one_or_none()) is not None:
-            return JobId(kind, found)
-    return None
+    """The job that the driver is to do next. A window comes first: it is shorter than others."""
+    order = jobs.c.kind != JobKind.WINDOW, jobs.c.asked_at, jobs.c.number
+    row = connection.execute(select(jobs).where(jobs.c.driver == driver).order_by(*order).limit(1)).one_or_none()
+    return JobId(row.kind, row.number) if row else None
 
 
-def claim(engine: Engine, job: JobId) -> bool:
+def claim(engine: Engine, job: JobId, most_tries: int = 1, command: str = "") -> bool:
     """Count a try of the driver. Returns False if the request was withdrawn.
 
-    Raises FlowFailed if too many drivers have ended during this job, and Unreachable.
+    most_tries: a job that ended this many drivers may have caused that, and each time their streams stop. command: does
+    the job in a process of its own. Raises FlowFailed if too many drivers have ended during this job, and Unreachable.
     """
-    table, number = STORED[job.kind]
     with database.transaction(engine) as connection:
-        begun = select(func.coalesce(table.c.tries, 0)).where(number == job.number)
+        begun = select(jobs.c.tries).where(is_job(job), jobs.c.driver.is_not(None))
         tries = connection.execute(begun.with_for_update()).scalar_one_or_none()
         if tries is None:
             return False
-        if tries >= TRIES[job.kind]:
+        if tries >= most_tries:
             raise FlowFailed(
                 f"{job}: it was begun inside a driver and not completed (tries: {tries}), and may have ended that "
-                f"driver: do it in a process of its own, {job.kind.command}"
+                f"driver: do it in a process of its own, {command}"
             )
-        connection.execute(update(table).where(number == job.number).values(tries=tries + 1))
+        connection.execute(update(jobs).where(is_job(job)).values(tries=tries + 1))
+        events.record(connection, job, Event.BEGUN)
     return True
 
 
 def withdraw(engine: Engine, job: JobId) -> None:
     """Withdraw the request: the job has ended, or another process will do it. Raises Unreachable."""
-    table, number = STORED[job.kind]
     with database.transaction(engine) as connection:
-        connection.execute(delete(table).where(number == job.number))
+        connection.execute(update(jobs).where(is_job(job)).values(_WITHDRAWN))
 
 
 def withdraw_unbegun(engine: Engine, job: JobId) -> bool:
     """Withdraw the request unless a driver has begun the job. Returns whether it was withdrawn. Raises Unreachable."""
-    table, number = STORED[job.kind]
     with database.transaction(engine) as connection:
-        return connection.execute(delete(table).where(_is_unbegun(table, number, job))).rowcount == 1
+        return connection.execute(update(jobs).where(is_job(job), _is_unbegun()).values(_WITHDRAWN)).rowcount == 1
 
 
 def hand_back(engine: Engine, job: JobId) -> None:
     """Return the request for the next driver, because this one ends before the job is done. Raises Unreachable."""
-    table, number = STORED[job.kind]
     with database.transaction(engine) as connection:
-        connection.execute(update(table).where(number == job.number).values(tries=0))
+        is_requested = is_job(job) & jobs.c.driver.is_not(None)
+        if connection.execute(update(jobs).where(is_requested).values(tries=0)).rowcount:
+            events.record(connection, job, Event.HANDED_BACK)
 
 
 def waiting(connection: Connection, job: JobId) -> JobStatus | None:
     """What an unbegun job waits for; None if no driver is asked for it, or a driver has begun it."""
-    table, number = STORED[job.kind]
-    asked = connection.execute(select(table).where(_is_unbegun(table, number, job))).one_or_none()
+    asked = connection.execute(select(jobs).where(is_job(job), _is_unbegun())).one_or_none()
     if asked is None:
         return None
     is_alive = lease.driver_lease(asked.driver) in lease.alive(connection)
-    if any(_has_begun(connection, asked.driver, requested) for requested, _ in STORED.values()):
+    begun = select(jobs.c.number).where(jobs.c.driver == asked.driver, jobs.c.tries > 0)
+    if connection.execute(begun).first():
         return JobStatus(f"driver '{asked.driver}' does another one first", is_in_hand=is_alive)
     is_recent = database.now(connection) - asked.asked_at < CLAIM_TIMEOUT_SECONDS
     return JobStatus(f"driver '{asked.driver}' is asked to do it", is_in_hand=is_alive and is_recent)
 
 
-def _is_unbegun(table: Table, number: Column[int], job: JobId) -> ColumnElement[bool]:
-    return (number == job.number) & (func.coalesce(table.c.tries, 0) == 0)
+def is_job(job: JobId) -> ColumnElement[bool]:
+    """The condition for the row of one job."""
+    return (jobs.c.kind == job.kind) & (jobs.c.number == job.number)
 
 
-def _has_begun(connection: Connection, driver: str, table: Table) -> bool:
-    begun = select(table.c.driver).where(table.c.driver == driver, table.c.tries > 0)
-    return connection.execute(begun).first() is not None
+def _is_unbegun() -> ColumnElement[bool]:
+    return jobs.c.driver.is_not(None) & (jobs.c.tries == 0)

@@ -27,14 +27,16 @@ from include.errors import Unreachable, UsageError
 
 # Much shorter than the TTL of a lease, so that a blocked writer has time for another try.
 BUSY_TIMEOUT_SECONDS = 3
+# A migration may move the rows of years. Others wait for it.
+MIGRATION_TIMEOUT_SECONDS = 300
 
 _ends_at: ContextVar[float] = ContextVar("ends_at")
 
 
 @contextmanager
-def limited() -> Iterator[None]:
-    """Limit all waiting inside, for connections, locks and answers, to BUSY_TIMEOUT_SECONDS in total."""
-    token = _ends_at.set(time.monotonic() + BUSY_TIMEOUT_SECONDS)
+def limited(seconds: float = BUSY_TIMEOUT_SECONDS) -> Iterator[None]:
+    """Limit all waiting inside, for connections, locks and answers, to this time in total."""
+    token = _ends_at.set(time.monotonic() + seconds)
     try:
         yield
     finally:
@@ -115,7 +117,8 @@ def connect(url: str) -> Engine:
             with _begin_reading(engine) as connection:
                 is_done = migrations.is_done(connection)
             if not is_done:
-                with engine.begin() as connection:
+                with limited(MIGRATION_TIMEOUT_SECONDS), engine.begin() as connection:
+                    _allow_long_statements(connection)
                     # Two processes that connect at the same moment would both create the tables.
                     serialize(connection, "sluice")
                     migrations.migrate(connection)
@@ -123,6 +126,12 @@ def connect(url: str) -> Engine:
         engine.dispose()
         raise
     return engine
+
+
+def _allow_long_statements(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        for name in ("statement_timeout", "lock_timeout"):
+            connection.execute(text(f"SET LOCAL {name} = {MIGRATION_TIMEOUT_SECONDS * 1000}"))
 
 
 def _parse(url: str) -> URL:

@@ -1,48 +1,52 @@
-"""The tables of the control database for jobs that recompute rows: backfills, full refreshes and rewinds."""
+"""The tables of the control database for jobs of all kinds, and for the rows that they have to recompute."""
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, Table
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, Table, text
 
 # To create all tables, import `metadata` from here: this module has registered its own tables too.
 from include.control.store.schema import metadata as metadata
 from include.control.store.storable_text import String
 
-backfills = Table(
-    "backfill",
+_IS_ASKED, _HOLDS, _IS_UNFINISHED = text("driver IS NOT NULL"), text("stopped IS NOT NULL"), text("ended_at IS NULL")
+
+jobs = Table(
+    "job",
     metadata,
-    Column("number", Integer, primary_key=True),
-    Column("root", Integer, nullable=False, comment="the backfill that made this one necessary, or its own number"),
+    Column("kind", String, primary_key=True, comment="window, backfill, rewind, or what engine.jobs adds"),
+    Column("number", Integer, primary_key=True, comment="among the jobs of its kind"),
+    Column("root", Integer, nullable=False, comment="the job of its kind that made it necessary, or its own number"),
     Column("target", String, nullable=False, comment="the table"),
-    Column("begins", String, comment="its range, in UTC; NULL: as a whole"),
-    Column("ends", String),
-    Column("key", String, nullable=False, comment="by which its commits know it"),
-    Column("who", String, nullable=False),
-    Column("phase", String, nullable=False, comment="planned, computing, waiting, draining, replacing or done"),
-    Column("said", String, nullable=False, comment="what it does now, or what it did, in words"),
+    Column("state", String, nullable=False, comment="planned, then one of its kind, at last done, failed or given up"),
+    Column("who", String, nullable=False, comment="who asked for it"),
+    Column("reason", String, nullable=False, comment="why, in words"),
+    Column("message", String, nullable=False, comment="what it does now, or what it did, in words"),
     Column("failure", String, comment="the sentence its last try ended with; NULL while it runs and when it is done"),
-    Column("readers", String, comment="JSON: flows it has stopped, and what was wanted of each, and why"),
-    Column("version", BigInteger, comment="the version that replaced the range; NULL while there is none"),
-    Column("rows_before", BigInteger),
-    Column("rows_after", BigInteger),
+    Column("stopped", String, comment="JSON: flows it has stopped, and what was wanted of each, and why"),
+    Column("parameters", String, comment="JSON: what its kind was asked to do"),
+    Column("outcome", String, comment="JSON: what its kind keeps of the result"),
+    Column("epoch", BigInteger, comment="of the lease it holds; NULL: its lease is its own"),
     Column("planned_at", Float, nullable=False),
-    Column("phase_at", Float, nullable=False, comment="since when it is in this phase"),
-    Column("ended_at", Float, comment="NULL until it is done"),
+    Column("state_at", Float, nullable=False, comment="since when it is in this state"),
+    Column("ended_at", Float, comment="NULL until it is over"),
+    Column("driver", String, comment="which is asked to do it, with all jobs of this root; NULL: none"),
+    Column("asked_at", Float, comment="when that driver was asked"),
+    Column("tries", Integer, comment="how often it was begun by a driver that never said how it ended"),
+    # Few of them among hundreds of thousands of windows, and looked for once a second.
+    Index("unfinished_job", "kind", "root", sqlite_where=_IS_UNFINISHED, postgresql_where=_IS_UNFINISHED),
+    Index("job_of_driver", "driver", sqlite_where=_IS_ASKED, postgresql_where=_IS_ASKED),
+    Index("job_that_holds_flows", "kind", "number", sqlite_where=_HOLDS, postgresql_where=_HOLDS),
 )
 
-approvals = Table(
-    "approval",
+job_events = Table(
+    "job_event",
     metadata,
-    Column("job", String, primary_key=True, comment="what may be begun: a rewind, as `rewind 3`"),
-    Column("who", String, nullable=False, comment="who approved it"),
+    Column("id", Integer, primary_key=True),
+    Column("kind", String, nullable=False),
+    Column("number", Integer, nullable=False),
     Column("at", Float, nullable=False),
-)
-
-requests = Table(
-    "backfill_request",
-    metadata,
-    Column("root", Integer, primary_key=True, comment="the backfill that a driver is to do, with all below it"),
-    Column("driver", String, nullable=False),
-    Column("asked_at", Float, nullable=False),
-    Column("tries", Integer, nullable=False, comment="how often it was begun by a driver that never said how it ended"),
+    Column("event", String, nullable=False, comment="a state that the job entered, or control.jobs.events.Event"),
+    Column("who", String, comment="a person or a driver; NULL: the job itself"),
+    Column("details", String, comment="in words"),
+    Index("events_of_job", "kind", "number"),
 )
 
 stale = Table(
@@ -71,26 +75,4 @@ outdated = Table(
     Column("since", Float, nullable=False),
     Column("definition", String, comment="SHA-256 of what determines rows by today's definition; NULL: an older build"),
     Column("without_time", Boolean, comment="only the rows that have no time, and so lie in no range"),
-)
-
-rewinds = Table(
-    "rewind",
-    metadata,
-    Column("number", Integer, primary_key=True),
-    Column("target", String, nullable=False, comment="the table that is restored, and with it all below"),
-    Column("moment", String, nullable=False, comment="to which, in UTC"),
-    Column(
-        "cut", String, nullable=False, comment="JSON of control.jobs.rewinds.RestorePoint, by table, in graph order"
-    ),
-    Column("views", String, nullable=False, comment="JSON: the views that are refreshed, in graph order"),
-    Column("key", String, nullable=False, comment="by which its commits know it"),
-    Column("who", String, nullable=False),
-    Column("reason", String, nullable=False),
-    Column("phase", String, nullable=False, comment="planned, then from stopping to refreshing, done or given up"),
-    Column("said", String, nullable=False, comment="what it does now, or what it did, in words"),
-    Column("failure", String, comment="the sentence its last try ended with; NULL while it runs and when it is done"),
-    Column("stopped", String, comment="JSON: flows it has stopped, and what was wanted of each, and why"),
-    Column("planned_at", Float, nullable=False),
-    Column("phase_at", Float, nullable=False, comment="since when it is in this phase"),
-    Column("ended_at", Float, comment="NULL until it is done, or given up"),
 )

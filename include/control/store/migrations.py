@@ -2,7 +2,7 @@
 
 A new table is created wherever it is missing, and needs no version. To change a released table, append to `MIGRATIONS`.
 Processes of the previous build may still use the database, so a migration only adds nullable columns, or columns with a
-default.
+default. A table whose rows have moved stays, empty: what such a process has begun there fails, as if it had died.
 """
 
 import re
@@ -15,6 +15,9 @@ from include.errors import UsageError
 
 # The version of databases that do not store one.
 FIRST_VERSION = 1
+# Tables of earlier versions, whose rows are in `job` and `job_event` now.
+MOVED = ("maintenance_window", "window_request", "backfill", "backfill_request", "rewind", "approval")
+_JOB = "kind, number, root, target, state, who, reason, message, planned_at, state_at, ended_at"
 # For each version from 1 on, the statements that lead to the next, in SQL common to SQLite and PostgreSQL.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("ALTER TABLE outdated ADD COLUMN definition VARCHAR", "ALTER TABLE outdated ADD COLUMN without_time BOOLEAN"),
@@ -35,6 +38,43 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "target, 'definition ', ''), 'window ', ''), 'vacuum ', '')",
     ),
     ("ALTER TABLE window_request ADD COLUMN tries INTEGER",),
+    (
+        f"INSERT INTO job ({_JOB}, outcome, epoch)"
+        " SELECT 'window', number, number, target, state, who, why, COALESCE(step, ''), planned_at,"
+        " COALESCE(closed_at, opened_at, asked_at, planned_at),"
+        " CASE WHEN state = 'skipped' THEN COALESCE(closed_at, planned_at) ELSE closed_at END,"
+        " CASE WHEN before IS NOT NULL THEN"
+        """ '{"before": ' || before || ', "after": ' || COALESCE(after, 'null') || '}' END, epoch"""
+        " FROM maintenance_window",
+        "INSERT INTO job_event (kind, number, at, event)"
+        " SELECT 'window', number, asked_at, 'asked' FROM maintenance_window WHERE asked_at IS NOT NULL",
+        "INSERT INTO job_event (kind, number, at, event)"
+        " SELECT 'window', number, opened_at, 'open' FROM maintenance_window WHERE opened_at IS NOT NULL",
+        f"INSERT INTO job ({_JOB}, failure, stopped, parameters, outcome)"
+        " SELECT 'backfill', number, root, target, phase, who, '', said, planned_at, phase_at, ended_at, failure,"
+        """ readers, '{"begins": ' || COALESCE('"' || begins || '"', 'null') || ', "ends": '"""
+        """ || COALESCE('"' || ends || '"', 'null') || ', "key": "' || key || '"}', CASE WHEN rows_after IS NOT NULL"""
+        """ THEN '{"version": ' || COALESCE(CAST(version AS VARCHAR), 'null') || ', "rows_before": '"""
+        """ || rows_before || ', "rows_after": ' || rows_after || '}' END FROM backfill""",
+        f"INSERT INTO job ({_JOB}, failure, stopped, parameters)"
+        " SELECT 'rewind', number, number, target, phase, who, reason, said, planned_at, phase_at, ended_at, failure,"
+        """ stopped, '{"moment": "' || moment || '", "cut": ' || cut || ', "views": ' || views"""
+        """ || ', "key": "' || key || '"}' FROM rewind""",
+        "INSERT INTO job_event (kind, number, at, event, who)"
+        " SELECT 'rewind', CAST(SUBSTR(job, 8) AS INTEGER), at, 'approved', who FROM approval"
+        " WHERE job LIKE 'rewind %'",
+        *(
+            f"UPDATE job SET driver = (SELECT driver FROM {requests} WHERE {number} = job.number), asked_at ="
+            f" (SELECT asked_at FROM {requests} WHERE {number} = job.number), tries ="
+            f" (SELECT COALESCE(tries, 0) FROM {requests} WHERE {number} = job.number)"
+            f" WHERE kind = '{kind}' AND number IN (SELECT {number} FROM {requests})"
+            for kind, requests, number in (
+                ("window", "window_request", "number"),
+                ("backfill", "backfill_request", "root"),
+            )
+        ),
+        *(f"DELETE FROM {table}" for table in MOVED),
+    ),
 )
 
 
@@ -55,8 +95,8 @@ def migrate(connection: Connection) -> None:
 
     Raises UsageError if a newer build has migrated the database.
     """
-    versions, created = schema.versions, metadata.tables.keys() - set(inspect(connection).get_table_names())
-    is_new = schema.leases.name in created
+    versions, found = schema.versions, set(inspect(connection).get_table_names())
+    is_new, missing = schema.leases.name not in found, {*metadata.tables, *MOVED} - found
     metadata.create_all(connection)
     version = connection.execute(select(versions.c.version)).scalar_one_or_none()
     if version is None:
@@ -69,9 +109,9 @@ def migrate(connection: Connection) -> None:
         )
     for statements in MIGRATIONS[version - FIRST_VERSION :]:
         for statement in statements:
-            altered = re.match(r"ALTER TABLE (\w+)", statement)
-            # A table that was missing has all its columns.
-            if altered is None or altered[1] not in created:
+            table = re.search(r"(?:ALTER TABLE|FROM) (\w+)", statement)
+            # A table that was missing has all its columns, and no rows.
+            if table is None or table[1] not in missing:
                 connection.execute(text(statement))
     if version < newest_version():
         connection.execute(update(versions).values(version=newest_version()))

@@ -25,33 +25,6 @@ leases = Table(
     Column("wanted_at", Float, comment="since when it wants to be alone, or has been"),
 )
 
-windows = Table(
-    "maintenance_window",
-    metadata,
-    Column("number", Integer, primary_key=True),
-    Column("target", String, nullable=False, comment="the table"),
-    Column("state", String, nullable=False, comment="planned, asked, open, done, skipped or failed"),
-    Column("who", String, nullable=False, comment="who planned it"),
-    Column("why", String, nullable=False, comment="what is to be done, or why not, in words"),
-    Column("step", String, comment="what it does now, or did last"),
-    Column("epoch", BigInteger, comment="of the lease it holds; NULL before it was asked for"),
-    Column("planned_at", Float, nullable=False),
-    Column("asked_at", Float),
-    Column("opened_at", Float),
-    Column("closed_at", Float),
-    Column("before", String, comment="JSON of control.jobs.windows.TableSize, when it was opened"),
-    Column("after", String, comment="the same, when it was closed"),
-)
-
-window_requests = Table(
-    "window_request",
-    metadata,
-    Column("number", Integer, primary_key=True, comment="of the window that a driver is to open"),
-    Column("driver", String, nullable=False),
-    Column("asked_at", Float, nullable=False),
-    Column("tries", Integer, comment="as in backfill_request; NULL: of an older build, and none"),
-)
-
 pauses = Table(
     "pause",
     metadata,

@@ -1,6 +1,5 @@
 """The supervisor's work on one driver: it observes each flow, decides, and stores the decision."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -10,13 +9,11 @@ from sqlalchemy import Connection, Engine, Row, select, update
 
 from include.control import driver_rows, first_loads, incidents, lease, orders
 from include.control.decide import HEALTHY_SECONDS, RUNNING_BUT_UNHEALTHY, START_SECONDS, Decision, State, decide
-from include.control.jobs import backfills as jobs_of_backfills
-from include.control.jobs import rewinds as jobs_of_rewinds
-from include.control.jobs import windows
+from include.control.jobs import store, windows
 from include.control.observed_flow import Failure, ObservedFlow, Start
 from include.control.process import Holder, Process
 from include.control.store import clock, database
-from include.control.store.job_schema import backfills, requests, rewinds
+from include.control.store.job_schema import jobs
 from include.control.store.schema import desired, drivers, pulses, runs
 from include.control.supervision import shutdown
 from include.control.supervision.shutdown import Shutdown
@@ -25,27 +22,12 @@ from include.spec import table_of
 
 def flows(connection: Connection) -> dict[str, Failure]:
     """By flow, the job that has stopped it and died, as a failure that needs a person."""
-    holders = lease.alive(connection)
-    unfinished = select(rewinds).where(rewinds.c.ended_at.is_(None), rewinds.c.stopped.is_not(None))
-    by_rewinds = {
-        flow: _to_failure("rewind", job.number, job.target)
-        for job in connection.execute(unfinished)
-        if jobs_of_rewinds.lease_name(job.number) not in holders
-        for flow in json.loads(job.stopped)
+    return {
+        flow: Failure(f"stopped by {job.id} of {job.table}, which died", f"{job.kind.upper()}_UNFINISHED", True)
+        for job in reversed(store.of_all_kinds(connection, jobs.c.ended_at.is_(None), jobs.c.stopped.is_not(None)))
+        if not job.is_held
+        for flow in job.stopped
     }
-    with_requests = backfills.outerjoin(requests, requests.c.root == backfills.c.root)
-    is_unfinished = backfills.c.ended_at.is_(None) & backfills.c.readers.is_not(None)
-    unfinished = select(backfills, requests.c.driver).select_from(with_requests).where(is_unfinished)
-    return by_rewinds | {
-        flow: _to_failure("backfill", job.number, job.target)
-        for job in connection.execute(unfinished)
-        if holders.keys().isdisjoint((jobs_of_backfills.lease_name(job.root), lease.driver_lease(job.driver or "")))
-        for flow in json.loads(job.readers)
-    }
-
-
-def _to_failure(kind: str, number: int, table: str) -> Failure:
-    return Failure(f"stopped by {kind} {number} of {table}, which died", f"{kind.upper()}_UNFINISHED", True)
 
 
 SUPERVISOR = "supervise"

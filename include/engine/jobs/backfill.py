@@ -11,15 +11,16 @@ from sqlalchemy import Engine
 
 from include import catalog, logs
 from include.catalog import Catalog
-from include.control.jobs import backfills, job_id
+from include.control.jobs import backfills, job_id, store
 from include.control.jobs.backfills import Backfill, Follower
-from include.control.jobs.job_id import JobId
+from include.control.jobs.job import Job
+from include.control.jobs.job_id import JobId, JobKind
 from include.control.store import database
 from include.engine import failure
 from include.engine.checkpoints import definition
 from include.engine.jobs import shadow_table
-from include.engine.jobs.job import Job, Worker, open_worker
 from include.engine.jobs.replacement import Replacement, choose_replacement, drain_readers
+from include.engine.jobs.worker import Worker, open_worker
 from include.errors import SluiceError, UsageError
 from include.flows import resume_position
 from include.flows.batches import BACKFILL
@@ -49,22 +50,21 @@ def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool, a
         BackfillJob(engine, job_id.backfill(requested.root), requested.number if alone else None).work(worker)
 
 
-class BackfillJob(Job[Backfill]):
+class BackfillJob(Job[Worker, Backfill]):
     """A requested backfill. Each table is a stage, after those that it reads; a table's end adds those below it.
 
     alone: the number of the backfill whose table's readers are not backfilled.
     """
 
+    KIND, SCRIPT, MOST_TRIES = JobKind.BACKFILL, "jobs/backfill.py", 2
+
     def __init__(self, engine: Engine, id_: JobId, alone: int | None = None) -> None:
         super().__init__(engine, id_)
         self._alone = alone
 
-    def table(self) -> str:
-        return backfills.find(self.engine, self.id.number).table
-
     def plan(self, worker: Worker) -> list[Backfill]:
         order, parts = list(worker.tables.tables), []
-        for part in backfills.unfinished_of(self.engine, self.id.number):
+        for part in backfills.unfinished(self.engine, self.id.number):
             if part.table not in worker.tables.tables and not catalog.has_file(part.table):
                 # Others need not wait for a table that no longer exists.
                 giving_up.give_up_backfill(self.engine, worker.tables, part)
@@ -76,9 +76,6 @@ class BackfillJob(Job[Backfill]):
 
     def run(self, worker: Worker, stage: Backfill) -> None:
         _backfill_table(worker, stage)
-
-    def fail(self, reason: str) -> None:
-        backfills.fail_request(self.engine, self.id.number, reason)
 
 
 def _backfill_table(worker: Worker, job: Backfill) -> None:
@@ -107,7 +104,7 @@ def _run_phases(worker: Worker, table: Table, job: Backfill) -> None:
             replacement = choose_replacement(worker, table, job)
         count = replacement.compute() if replacement else None
         progress = "" if count is None else f"{count:,} rows are made, "
-        backfills.set_phase(worker.engine, job.number, backfills.WAITING, f"{progress}its window is asked for")
+        store.enter(worker.engine, job, backfills.WAITING, f"{progress}its window is asked for")
         with (
             worker.open_window(table, job.who, f"backfill {job.number} {job.range}") as open_window,
             ExitStack() as prepared,
@@ -133,8 +130,9 @@ def _is_pending(table: Table, job: Backfill) -> bool:
 
 
 def _settle_dead_jobs(worker: Worker, table: Table, job: Backfill) -> None:
-    for dead_job in backfills.interrupted(worker.engine, table.name):
-        if dead_job.number != job.number:
+    for dead_job in backfills.unfinished(worker.engine, table=table.name):
+        # Others have stopped no reader, and this one holds the table's window.
+        if dead_job.stopped and dead_job.number != job.number:
             _settle_dead_job(worker, table, dead_job)
 
 
@@ -144,9 +142,8 @@ def _settle_dead_job(worker: Worker, table: Table, dead_job: Backfill) -> None:
         _finish(worker, table, dead_job)
     else:
         unseeded_generations.discard(table)
-        backfills.fail_before_replace(
-            worker.engine, dead_job, "its job died before it had replaced anything: run it again"
-        )
+        failure_words = "its job died before it had replaced anything: run it again"
+        store.record_failure(worker.engine, dead_job, failure_words, resumes_flows=True)
 
 
 def _finish(worker: Worker, table: Table, job: Backfill) -> None:
@@ -169,11 +166,11 @@ def _finish(worker: Worker, table: Table, job: Backfill) -> None:
 def _record_failure(worker: Worker, table: Table, job: Backfill, error: SluiceError) -> None:
     """Records the failure. Readers resume where they stopped, unless the range was replaced: they would fail there."""
     if replacing_commit(table.name, job) is not None:
-        backfills.record_failure(worker.engine, job, str(error))
+        store.record_failure(worker.engine, job, str(error))
         return
     if job.range == Slice():
         unseeded_generations.discard(table)
         if error.needs_person:
             # The error may come from rows that the shadow table holds already.
             shadow_table.drop(worker.spark, table)
-    backfills.fail_before_replace(worker.engine, job, str(error))
+    store.record_failure(worker.engine, job, str(error), resumes_flows=True)

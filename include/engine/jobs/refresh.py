@@ -21,8 +21,8 @@ from include.engine.batch import quality
 from include.engine.batch.quality import RowCounts
 from include.engine.batch.transform import SOURCE, apply, apply_join
 from include.engine.jobs.incremental import EMPTY_COMMITS, Change, Computation
-from include.engine.jobs.job import Worker, open_worker
 from include.engine.jobs.table_window import Window
+from include.engine.jobs.worker import Worker, open_worker
 from include.engine.tables import commit
 from include.engine.tables.commit import read_as_of
 from include.errors import FlowBroken, Unreachable

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from include.checkpoints import checkpoint_files
 from include.control import lease
-from include.control.jobs import backfills
+from include.control.jobs import backfills, store
 from include.control.jobs.backfills import Backfill
 from include.control.store import database
 from include.delta.backlog import StreamSource
@@ -27,8 +27,8 @@ from include.engine.jobs.backfill_commits import (
     replace_table,
 )
 from include.engine.jobs.backfill_rows import CheckedRows, RangeRows, check_rows, compute_aggregate, compute_rows
-from include.engine.jobs.job import Worker
 from include.engine.jobs.table_window import Window
+from include.engine.jobs.worker import Worker
 from include.engine.tables import create_table
 from include.errors import FlowFailed
 from include.flows.batches import BACKFILL
@@ -84,7 +84,7 @@ class AppendedRows:
     def compute(self) -> int:
         sources = [flow.source.table for flow in self._table.flows if isinstance(flow.source, Delta)]
         progress = f"makes rows of {', '.join(dict.fromkeys(sources))}"
-        backfills.set_phase(self._worker.engine, self._job.number, backfills.COMPUTING, progress)
+        store.enter(self._worker.engine, self._job, backfills.COMPUTING, progress)
         self._range_rows = compute_rows(self._worker.spark, self._table, self._job)
         return self._range_rows.count
 
@@ -98,7 +98,7 @@ class AppendedRows:
     def replace(self) -> None:
         table, checked = self._table, self._checked_rows
         commits = Commits(table, self._job, self._metadata, checked.last_commits)
-        backfills.set_phase(self._worker.engine, self._job.number, backfills.REPLACING, "replaces its range")
+        store.enter(self._worker.engine, self._job, backfills.REPLACING, "replaces its range")
         is_needed = bool(checked.left_out.failed) or not checked.bad.isEmpty()
         if is_needed or settings().is_stored(table.quarantine):
             create_table.create_quarantine(self._worker.spark, table, self._worker.spark.sql)
@@ -136,7 +136,7 @@ class Aggregate:
     def replace(self) -> None:
         computed = self._range_rows
         commits = Commits(self._table, self._job, self._metadata, computed.last_commits)
-        backfills.set_phase(self._worker.engine, self._job.number, backfills.REPLACING, "replaces its range")
+        store.enter(self._worker.engine, self._job, backfills.REPLACING, "replaces its range")
         if settings().is_stored(self._table.quarantine):
             create_table.create_quarantine(self._worker.spark, self._table, self._worker.spark.sql)
             replace_left_out(self._worker.spark, computed.left_out, commits)
@@ -156,7 +156,7 @@ class ShadowTable:
 
     def compute(self) -> None:
         progress = f"fills {self._shadow_name} from the source"
-        backfills.set_phase(self._worker.engine, self._job.number, backfills.COMPUTING, progress)
+        store.enter(self._worker.engine, self._job, backfills.COMPUTING, progress)
         shadow_table.fill(self._worker, self._table)
 
     @contextmanager
@@ -170,7 +170,7 @@ class ShadowTable:
     def replace(self) -> None:
         shadow_table.read_to_end(self._worker, self._table)
         progress = f"takes over what {self._shadow_name} holds"
-        backfills.set_phase(self._worker.engine, self._job.number, backfills.REPLACING, progress)
+        store.enter(self._worker.engine, self._job, backfills.REPLACING, progress)
         shadow_table.put_in_place(self._worker, self._table, self._job, self._metadata)
 
     def discard(self) -> None:
@@ -191,7 +191,7 @@ def drain_readers(worker: Worker, table: Table, job: Backfill) -> None:
     flows = readers(worker.tables, table.name)
     if not flows:
         return
-    backfills.set_phase(worker.engine, job.number, backfills.DRAINING, ", ".join(flow.flow for flow in flows))
+    store.enter(worker.engine, job, backfills.DRAINING, ", ".join(flow.flow for flow in flows))
     _let_catch_up(worker, table, flows)
     backfills.stop_readers(worker.engine, job, [flow.flow for flow in flows])
     # A flow whose new declaration cannot continue from its checkpoint waits for a full refresh of its own.

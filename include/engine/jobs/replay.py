@@ -22,8 +22,8 @@ from include.delta import stored_table
 from include.engine import sql_text, struct_type
 from include.engine.batch import deduplicate, merge_batch, poison, quality, storable, transform
 from include.engine.batch.merge_changes import DELETED
-from include.engine.jobs.job import open_worker
 from include.engine.jobs.table_window import Window
+from include.engine.jobs.worker import open_worker
 from include.engine.session import open_session
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import read_table

@@ -10,7 +10,9 @@ from contextlib import suppress
 from include import logs
 from include.catalog import Catalog
 from include.control import resets
-from include.control.jobs import job_id, rewinds, stale_tables
+from include.control.jobs import job_id, rewinds, stale_tables, store
+from include.control.jobs.job import Job
+from include.control.jobs.job_id import JobKind
 from include.control.jobs.rewinds import Rewind
 from include.control.resets import Reset
 from include.control.store import database
@@ -19,8 +21,8 @@ from include.delta.delta_log import DeltaLog
 from include.engine import failure, sql_text
 from include.engine.checkpoints import checkpoint
 from include.engine.jobs import refresh
-from include.engine.jobs.job import Job, Worker, open_worker
 from include.engine.jobs.table_window import Window
+from include.engine.jobs.worker import Worker, open_worker
 from include.engine.tables import commit
 from include.errors import FlowFailed, LeaseHeld, LedgerMismatch, SluiceError, Unreachable, UsageError
 from include.lake.paths import LakePath
@@ -65,30 +67,29 @@ def resume(number: int, tables: Catalog, approved_by: str | None = None) -> None
     Raises as `run`, and UsageError if nobody has approved it.
     """
     engine = database.connect(settings().control_url)
-    rewind = rewinds.get(engine, number)
+    rewind = store.get(engine, Rewind, number)
     if rewind.ended_at is not None:
         # A retry of a task must not succeed if its first try failed.
-        if rewind.phase == rewinds.GIVEN_UP:
+        if rewind.state == store.GIVEN_UP:
             raise UsageError(f"rewind {number} was given up ({rewind.message}): plan another one")
         if rewind.failure:
             raise LedgerMismatch(rewind.failure)
         logs.info(f"rewind {number}: nothing done, it is done: {rewind.message}")
         return
     if approved_by and not rewind.is_begun:
-        rewinds.approve(engine, rewind, f"{approved_by}, by hand")
-    rewinds.require(engine, rewind)
+        store.approve(engine, rewind, f"{approved_by}, by hand")
+    store.require_approved(engine, rewind)
     with open_worker(engine, tables, f"rewind {rewind.table}", list(rewind.cut)) as worker:
         RewindJob(engine, job_id.rewind(number)).work(worker)
 
 
-class RewindJob(Job[Rewind]):
+class RewindJob(Job[Worker, Rewind]):
     """A planned rewind. Its one stage repeats what an earlier try has done, as far as that is needed."""
 
-    def table(self) -> str:
-        return rewinds.get(self.engine, self.id.number).table
+    KIND, SCRIPT = JobKind.REWIND, "jobs/rewind.py"
 
     def plan(self, worker: Worker) -> list[Rewind]:
-        rewind = rewinds.get(self.engine, self.id.number)
+        rewind = store.get(self.engine, Rewind, self.id.number)
         return [rewind] if rewind.ended_at is None else []
 
     def run(self, worker: Worker, stage: Rewind) -> None:
@@ -102,11 +103,11 @@ class RewindJob(Job[Rewind]):
 
     def fail(self, reason: str) -> None:
         """Records the failure. If no table was restored yet, gives the rewind up and lets the flows go on."""
-        rewind = rewinds.get(self.engine, self.id.number)
-        if rewind.phase in (rewinds.PLANNED, rewinds.STOPPING):
+        rewind = store.get(self.engine, Rewind, self.id.number)
+        if not rewind.has_restored:
             rewinds.give_up(self.engine, rewind, reason)
         elif rewind.ended_at is None:
-            rewinds.record_failure(self.engine, rewind, reason)
+            store.record_failure(self.engine, rewind, reason)
 
 
 def _put_back(worker: Worker, rewind: Rewind) -> None:
@@ -114,16 +115,14 @@ def _put_back(worker: Worker, rewind: Rewind) -> None:
     rewinds.stop(worker.engine, rewind)
     longest_seconds = max(table.maintain.longest_minutes for table in tables) * 60
     with worker.hold_leases(rewind.flows, longest_seconds):
-        if rewind.phase in (rewinds.PLANNED, rewinds.STOPPING):
+        if not rewind.has_restored:
             rewind = _replan(worker, rewind)
         for table in tables:
             _in_window(worker, rewind, table)
-        rewinds.set_phase(worker.engine, rewind.number, rewinds.BEGINNING, "its flows get a place to go on from")
+        store.enter(worker.engine, rewind, rewinds.BEGINNING, "its flows get a place to go on from")
         _begin_generations(worker, rewind, tables)
         _require_restored(rewind, tables)
-        rewinds.set_phase(
-            worker.engine, rewind.number, rewinds.REFRESHING, ", ".join(rewind.views) or "no view is below"
-        )
+        store.enter(worker.engine, rewind, rewinds.REFRESHING, ", ".join(rewind.views) or "no view is below")
         _refresh(worker, rewind)
         difference = _difference(tables)
         imbalance = str(difference) if difference else None
@@ -145,7 +144,7 @@ def _replan(worker: Worker, rewind: Rewind) -> Rewind:
             f"by now: plan it again"
         )
     rewinds.restore(worker.engine, rewind, plan.cut)
-    return rewinds.get(worker.engine, rewind.number)
+    return store.get(worker.engine, Rewind, rewind.number)
 
 
 def _in_window(worker: Worker, rewind: Rewind, table: Table) -> None:

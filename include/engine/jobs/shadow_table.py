@@ -25,7 +25,7 @@ from include.engine import sql_text, struct_type
 from include.engine.batch import transform
 from include.engine.checkpoints import definition, generation
 from include.engine.jobs import backfill_commits
-from include.engine.jobs.job import Worker
+from include.engine.jobs.worker import Worker
 from include.engine.session import jvm_of
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata, read_table, txn_app_id

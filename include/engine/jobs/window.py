@@ -6,9 +6,11 @@ from contextlib import contextmanager
 
 from include.catalog import Catalog
 from include.control.jobs import job_id, windows
+from include.control.jobs.job import Job
+from include.control.jobs.job_id import JobKind
+from include.control.jobs.store import DONE
 from include.control.store import database
-from include.engine.jobs.job import Job, Worker, open_worker
-from include.errors import FlowFailed
+from include.engine.jobs.worker import Worker, open_worker
 from include.maintenance import table_state
 from include.settings import settings
 from include.spec import Table
@@ -39,23 +41,20 @@ def run(table: Table, tables: Catalog, number: int | None = None) -> None:
         WindowJob(engine, job_id.window(number)).work(worker)
 
 
-class WindowJob(Job[Table]):
+class WindowJob(Job[Worker, Table]):
     """A window of the calendar, which records its result."""
 
-    def table(self) -> str:
-        if planned := windows.find(self.engine, self.id.number):
-            return planned.table
-        raise FlowFailed(f"window {self.id.number} stands in no calendar: plan another, maintain.<table>")
+    KIND, SCRIPT = JobKind.WINDOW, "jobs/maintain.py"
 
     def plan(self, worker: Worker) -> list[Table]:
-        planned = windows.find(self.engine, self.id.number)
         # One that failed when its driver ended is done again.
-        return [worker.tables.table(planned.table)] if planned and planned.state != "done" else []
+        window = self.stored()
+        return [worker.tables.table(window.table)] if window.state != DONE else []
 
     @contextmanager
     def hold(self, worker: Worker) -> Iterator[None]:
         # They go back only when the process can no longer write.
-        worker.take_leases(worker.tables.table(self.table()), self.id.number)
+        worker.take_leases(worker.tables.table(self.stored().table), self.id.number)
         yield
 
     def run(self, worker: Worker, stage: Table) -> None:

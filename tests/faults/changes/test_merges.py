@@ -130,7 +130,7 @@ class History:
             patch.setattr(engine_rewind, step, _die)
             runner.run(self.random.choice(self.all), self.random.choice(self.moments))
         for unfinished in rewinds.unfinished(runner.engine, [table.name for table in self.all]):
-            assert runner.complete(unfinished.number).phase == "done"
+            assert runner.complete(unfinished.number).state == "done"
 
     def reset(self) -> None:
         self.ask(Action.RESET_CHECKPOINT, self.random.choice(self.merged))

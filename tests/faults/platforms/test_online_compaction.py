@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from include.control.jobs import windows
+from include.control.jobs import store
+from include.control.jobs.windows import Window
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.ledger import verify
@@ -104,7 +105,7 @@ def test_two_drivers_append_to_a_table_while_windows_compact_it_and_nobody_waits
     assert paths == {(eu, True), (us, False)}
     operations = [commit.operation for commit in sorted(commits, key=lambda commit: commit.version)]
     compactions = operations[: len(operations) - operations[::-1].index("WRITE")].count("OPTIMIZE")
-    calendar = windows.calendar(database.connect(settings().control_url), table.name, limit=10_000)
+    calendar = store.newest(database.connect(settings().control_url), Window, table.name, limit=10_000)
     files = len(log.state.live)
     print(f"{len(calendar)} windows, {compactions} compactions before the last append, {files} files are left")
     assert {window.state for window in calendar} == {"done"}

@@ -9,7 +9,8 @@ import pytest
 from include.checkpoints import checkpoint_files
 from include.checkpoints.offset_ranges import delta_position
 from include.control import orders
-from include.control.jobs import backfills, stale_tables
+from include.control.jobs import stale_tables, store
+from include.control.jobs.backfills import Backfill
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.engine.batch import batch
@@ -118,7 +119,7 @@ def test_a_range_is_what_todays_code_makes_of_its_source_and_nothing_else_change
     # 1190 is not small. A row without a time is in no range.
     assert contents(silver) == [(0, 1), (1, 610), (3, 120)]
     assert {row["place"] for row in rows_of(silver.quarantine)} == {2, 4, 5}
-    assert (backfill.phase, backfill.rows_before, backfill.rows_after) == ("done", 2, 1)
+    assert (backfill.state, backfill.outcome["rows_before"], backfill.outcome["rows_after"]) == ("done", 2, 1)
     assert backfill_metadata(silver) == {
         "number": backfill.number,
         "key": backfill.key,
@@ -199,7 +200,7 @@ def test_a_range_that_is_made_again_twice_is_the_same(silver, bring, run_once, s
     contents_before = contents(silver), contents(silver.quarantine)
     for _ in range(2):
         [backfill] = runner.run(new_silver, 0, 120)
-        assert (backfill.rows_before, backfill.rows_after) == (5, 5)
+        assert (backfill.outcome["rows_before"], backfill.outcome["rows_after"]) == (5, 5)
         assert (contents(silver), contents(silver.quarantine)) == contents_before
         assert Counter(row["half"] for row in rows_of(silver.name)) == Counter([0, 29, 30, 31, 31, None])
     verify.verify(new_silver)
@@ -276,7 +277,7 @@ def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
 
     def compute_rows_slowly(*arguments):
         rows = compute_rows(*arguments)
-        assert backfills.newest(database.connect(settings().control_url), silver.name)[0].is_held
+        assert store.newest(database.connect(settings().control_url), Backfill, silver.name)[0].is_held
         for number in (62, 63):
             bring(number, 2, 1700)
             run_once(first_flow)
@@ -289,7 +290,7 @@ def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
     new_silver = replace(silver, transform=times_ten)
     [backfill] = Backfills(spark, (new_silver,)).run(new_silver, 60, 120)
     assert contents(silver) == [(0, 1), (1, 610), (2, 620), (3, 2), (5, 630), (6, 2), (10, 640)]
-    assert (backfill.rows_before, backfill.rows_after) == (4, 4)
+    assert (backfill.outcome["rows_before"], backfill.outcome["rows_after"]) == (4, 4)
     verify.verify(new_silver)
 
 
@@ -365,7 +366,7 @@ def test_of_rows_with_one_identity_the_range_keeps_one_that_is_stored_nowhere_el
     new_silver = replace(silver, transform=replace_62_by_180)
     [backfill] = Backfills(spark, (new_silver,)).run(new_silver, 60, 120)
     assert contents(silver) == [(0, 61), (3, 119), (6, 180)]
-    assert (backfill.rows_before, backfill.rows_after) == (3, 2)
+    assert (backfill.outcome["rows_before"], backfill.outcome["rows_after"]) == (3, 2)
     verify.verify(new_silver)
 
 
@@ -420,7 +421,7 @@ def test_a_range_of_days_of_a_table_of_several_flows_is_made_of_what_each_has_re
         (place, number + (place in (1, 10, 12))) for place, number in contents_before if place != 11
     )
     assert [(row["place"], row["_flow"]) for row in rows_of(days.quarantine)] == [(11, days.flows[1].flow)]
-    assert (backfill.rows_before, backfill.rows_after) == (4, 3)
+    assert (backfill.outcome["rows_before"], backfill.outcome["rows_after"]) == (4, 3)
     run_once(*new_table.flows)
     assert (15, day + 6) in contents(days)
     verify.verify(new_table)
@@ -591,9 +592,9 @@ def test_whoever_is_killed_leaves_what_the_next_try_ends(
     for table in (new_silver, gold):
         verify.verify(table)
     table_backfills = [
-        backfill for backfill in backfills.newest(runner.engine) if backfill.table in (silver.name, gold.name)
+        backfill for backfill in store.newest(runner.engine, Backfill) if backfill.table in (silver.name, gold.name)
     ]
-    assert all(backfill.phase == "done" and not backfill.readers for backfill in table_backfills)
+    assert all(backfill.state == "done" and not backfill.stopped for backfill in table_backfills)
 
 
 @only_in_full_runs

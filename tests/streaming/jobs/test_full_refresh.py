@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
-from include.control.jobs import backfills, stale_tables
+from include.control.jobs import backfills, stale_tables, store
+from include.control.jobs.backfills import Backfill
 from include.engine.batch import transform
 from include.engine.jobs import backfill_commits, shadow_table
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable, UsageError
@@ -81,7 +82,10 @@ def test_a_table_of_files_is_made_anew_from_its_folder_and_each_new_file_still_c
     run_once(files)
     assert contents(files) == [1, 2, 3]
     completed_backfills = Backfills(spark, (files, reader)).run(files, as_a_whole=True)
-    assert [(backfill.table, backfill.rows_before, backfill.rows_after) for backfill in completed_backfills] == [
+    assert [
+        (backfill.table, backfill.outcome["rows_before"], backfill.outcome["rows_after"])
+        for backfill in completed_backfills
+    ] == [
         (reader.name, 3, 5),
         (files.name, 3, 5),
     ]
@@ -340,9 +344,9 @@ def test_whoever_is_killed_leaves_the_old_table_or_the_new_one_and_is_ended_by_t
     for table in (files, reader):
         verify.verify(table)
     table_backfills = [
-        backfill for backfill in backfills.newest(runner.engine) if backfill.table in (files.name, reader.name)
+        backfill for backfill in store.newest(runner.engine, Backfill) if backfill.table in (files.name, reader.name)
     ]
-    assert all(backfill.phase == "done" and not backfill.readers for backfill in table_backfills)
+    assert all(backfill.state == "done" and not backfill.stopped for backfill in table_backfills)
 
 
 @only_in_full_runs

@@ -69,7 +69,7 @@ def test_rows_that_a_mended_rule_lets_in_go_back_once_and_the_others_are_counted
     # Device c sends its reading again, with a plausible value.
     batches.write(table, [("c", at(4), 90, 5)])
     window = replay(with_new_rule(table))
-    assert (window.state, window.step) == ("done", f"replay quarantine {table.name}")
+    assert (window.state, window.message) == ("done", f"replay quarantine {table.name}")
     assert (stored_places(table.name), stored_places(table.quarantine)) == ([0, 1, 5], [2, 3])
     output_lines = capsys.readouterr().out.splitlines()
     assert f"{table.quarantine}: 2 rows are good by today's rules, 2 are still bad, 0 not looked at" in output_lines

@@ -9,7 +9,8 @@ import pytest
 
 from include.control import commands, orders
 from include.control.commands import Action, Command
-from include.control.jobs import rewinds, stale_tables
+from include.control.jobs import rewinds, stale_tables, store
+from include.control.jobs.rewinds import Rewind
 from include.control.supervision import supervision
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import refresh as engine_refresh
@@ -120,7 +121,7 @@ def test_what_a_wrong_transform_made_is_undone_and_made_again_by_the_mended_one(
     run_once(replace(silver, transform=times_ten), gold, copy)
     assert totals(gold)[1] == (61 + 620, 2)
     rewind = Rewinds(spark, silver, gold, copy).run(silver, moment)
-    assert rewind.phase == "done"
+    assert rewind.state == "done"
     # The tables are as they were at that moment, without later rows.
     assert contents(silver) == contents(copy) == [(0, 1), (1, 61)]
     assert totals(gold) == {0: (1, 1), 1: (61, 1)}
@@ -177,8 +178,8 @@ def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_write
         run_once(gold)
     with pytest.raises(UsageError, match="has begun and is not done"):
         engine_rewind.run(gold, runner.tables, moment, "a test", "", dry_run=False)
-    assert runner.complete(unfinished_rewind.number).phase == "done"
-    assert runner.complete(unfinished_rewind.number).phase == "done"
+    assert runner.complete(unfinished_rewind.number).state == "done"
+    assert runner.complete(unfinished_rewind.number).state == "done"
     assert orders.read(runner.engine, "", [silver.flow]).of[silver.flow].state == "running"
     assert (contents(silver), totals(gold)) == ([(0, 1), (1, 61)], {0: (1, 1), 1: (61, 1)})
     assert [row["most"] for row in rows_of(view.name)] == [61]
@@ -367,7 +368,7 @@ def test_what_was_approved_is_done_or_nothing(silver, gold, bring, run_once, spa
     new_rewind = rewinds.plan(runner.engine, silver.name, moment, changed_cut, [], "a test", "a bug")
     with pytest.raises(UsageError, match="plan it again"):
         runner.complete(new_rewind.number)
-    assert rewinds.get(runner.engine, new_rewind.number).phase == "given up"
+    assert store.get(runner.engine, Rewind, new_rewind.number).state == "given up"
     with pytest.raises(UsageError, match="was given up"):
         engine_rewind.resume(new_rewind.number, runner.tables)
     assert totals(gold) == {0: (3, 2)}
@@ -376,7 +377,7 @@ def test_what_was_approved_is_done_or_nothing(silver, gold, bring, run_once, spa
     assert totals(gold) == {0: (6, 3)}
     # The rewind also undoes the commits that came after its plan.
     new_rewind = rewinds.plan(runner.engine, silver.name, moment, plan.cut, [], "a test", "a bug")
-    assert runner.complete(new_rewind.number).phase == "done"
+    assert runner.complete(new_rewind.number).state == "done"
     assert totals(gold) == {0: (1, 1)}
 
 

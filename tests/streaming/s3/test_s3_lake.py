@@ -20,8 +20,8 @@ from include.control.process import Holder
 from include.control.store import database
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
-from include.engine.jobs.job import leases
 from include.engine.jobs.table_window import Window
+from include.engine.jobs.worker import leases
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.lake.paths import ObjectPath
@@ -157,7 +157,7 @@ def test_a_rewind_undoes_wrong_rows_and_the_mended_transform_computes_them_again
     chain.topic.send(2, 62, "y")
     run_once(bronze, replace(silver, transform=double_numbers), gold)
     assert sorted(row["number"] for row in rows_of(silver.name)) == [1, 4, 61, 124]
-    assert Rewinds(spark, bronze, silver, gold).run(silver, moment).phase == "done"
+    assert Rewinds(spark, bronze, silver, gold).run(silver, moment).state == "done"
     run_once(silver, gold)
     chain.assert_holds(chain.topic.messages())
     for table in chain.all:

@@ -10,7 +10,7 @@ import threading
 from include.catalog import Catalog
 from include.control.jobs import windows
 from include.control.store import database
-from include.engine.jobs.job import Worker, leases, open_worker
+from include.engine.jobs.worker import Worker, leases, open_worker
 from include.errors import report
 from include.settings import settings
 from include.spec import Delta, Maintenance, Table

@@ -8,8 +8,9 @@ from sqlalchemy import Engine, Table, func, insert, select, text
 from include import retention
 from include.control import cleanup, schedule
 from include.control.cleanup import DAY_SECONDS
+from include.control.jobs import store
 from include.control.store import database
-from include.control.store.job_schema import approvals, backfills, rewinds
+from include.control.store.job_schema import job_events, jobs
 from include.control.store.schema import (
     acknowledgements,
     audits,
@@ -18,7 +19,6 @@ from include.control.store.schema import (
     pauses,
     readers,
     shutdowns,
-    windows,
 )
 
 BEGIN = 1_000_000_000.0
@@ -49,19 +49,32 @@ def incident(number: int, began_at: float, ended_at: float | None) -> dict:
     return {"number": number, "began_at": began_at, "ended_at": ended_at, **details}
 
 
-def window(at: float, state: str) -> dict:
-    return {"target": TABLE, "state": state, "who": "ada", "why": "why", "planned_at": at}
+def job(kind: str, number: int, state: str, at: float, root: int | None = None) -> dict:
+    details = {"target": TABLE, "who": "ada", "reason": "why", "message": "it is done", "planned_at": at}
+    ended_at = at if state in ("done", "skipped") else None
+    numbers = {"kind": kind, "number": number, "root": root or number}
+    return {**numbers, **details, "state": state, "state_at": at, "ended_at": ended_at}
 
 
-def backfill(number: int, root: int, ended_at: float | None) -> dict:
-    details = {"target": TABLE, "key": "k", "who": "ada", "phase": "done", "said": "it is done"}
-    return {"number": number, "root": root, "planned_at": BEGIN, "phase_at": BEGIN, "ended_at": ended_at, **details}
+def window(number: int, at: float, state: str) -> dict:
+    return job("window", number, state, at)
 
 
-def rewind(number: int, ended_at: float | None) -> dict:
-    details = {"target": TABLE, "moment": "m", "cut": "{}", "views": "[]", "key": "k", "who": "ada", "reason": "r"}
-    times = {"phase": "done", "said": "s", "planned_at": BEGIN, "phase_at": BEGIN, "ended_at": ended_at}
-    return {"number": number, **details, **times}
+def backfill(number: int, root: int, state: str = "done") -> dict:
+    return job("backfill", number, state, BEGIN, root)
+
+
+def rewind(number: int, state: str = "done") -> dict:
+    return job("rewind", number, state, BEGIN)
+
+
+def event(kind: str, number: int) -> dict:
+    return {"kind": kind, "number": number, "at": BEGIN, "event": "approved"}
+
+
+def stored_jobs(engine: Engine, kind: str) -> list[int]:
+    with database.transaction(engine) as connection:
+        return sorted(connection.execute(select(jobs.c.number).where(jobs.c.kind == kind)).scalars())
 
 
 def lease(name: str, expires_at: float = 0.0) -> dict:
@@ -75,7 +88,8 @@ def test_a_second_year_makes_the_control_database_no_larger_than_the_first(tmp_p
         began_at, cleanup_at = BEGIN + day * DAY_SECONDS, BEGIN + (day + step_days) * DAY_SECONDS
         add(engine, audits, *[audit(began_at)] * 20, *[audit(began_at, schedule.REQUESTER)] * 200)
         add(engine, incidents, *[incident(next(numbers), began_at, began_at + 60) for _ in range(20)])
-        add(engine, windows, *[window(began_at, "skipped")] * 200, *[window(began_at, "done")] * 20)
+        add(engine, jobs, *[window(next(numbers), began_at, "skipped") for _ in range(200)])
+        add(engine, jobs, *[window(next(numbers), began_at, "done") for _ in range(20)])
         pause = {"flow": TABLE, "target": TABLE, "epoch": 1, "began_at": began_at, "ended_at": began_at + 1}
         add(engine, pauses, *[pause] * 50)
         add(engine, shutdowns, {"began_at": began_at, "drivers": "[]", "ended_at": began_at + 60})
@@ -87,7 +101,7 @@ def test_a_second_year_makes_the_control_database_no_larger_than_the_first(tmp_p
     by_schedule = column(engine, audits, "who").count(schedule.REQUESTER)
     assert by_schedule == 200 * routine_steps
     assert count(engine, audits) - by_schedule == 20 * audit_steps == count(engine, incidents)
-    assert count(engine, windows) == 200 * routine_steps + 20 * audit_steps
+    assert count(engine, jobs) == 200 * routine_steps + 20 * audit_steps
     assert count(engine, pauses) == 50 * routine_steps
 
 
@@ -95,18 +109,20 @@ def test_what_is_not_over_stays_however_old_it_is(engine):
     add(engine, incidents, incident(1, BEGIN, None), incident(2, BEGIN, BEGIN), incident(3, BEGIN, BEGIN))
     acknowledgement = {"who": "ada", "reason": "mine", "ends_at": BEGIN}
     add(engine, acknowledgements, {"incident": 1, **acknowledgement}, {"incident": 2, **acknowledgement})
-    add(engine, windows, window(BEGIN, "open"), window(BEGIN, "asked"), window(BEGIN, "done"), window(BEGIN, "done"))
+    states = ("open", "asked", "done", "done")
+    add(engine, jobs, *(window(number, BEGIN, state) for number, state in enumerate(states, 1)))
     # Backfill 1 is a request, and its follower 2 is unfinished.
-    add(engine, backfills, backfill(1, 1, BEGIN), backfill(2, 1, None), backfill(3, 3, BEGIN), backfill(4, 4, BEGIN))
-    planned_rewind = {**rewind(3, None), "phase": "planned"}
-    add(engine, rewinds, rewind(1, None), rewind(2, BEGIN), planned_rewind, rewind(4, BEGIN))
+    add(engine, jobs, backfill(1, 1), backfill(2, 1, "planned"), backfill(3, 3), backfill(4, 4))
+    add(engine, jobs, rewind(1, "stopping"), rewind(2), rewind(3, "planned"), rewind(4))
+    add(engine, job_events, *(event("rewind", number) for number in (1, 2, 3, 4)), event("window", 3))
     add(engine, shutdowns, {"began_at": BEGIN, "drivers": "[]", "ended_at": None})
     cleanup.forget(engine, BEGIN + 1_000 * DAY_SECONDS)
     assert column(engine, incidents, "number") == [1, 3]
     assert column(engine, acknowledgements, "incident") == [1]
-    assert column(engine, windows, "state") == ["asked", "done", "open"]
-    assert column(engine, backfills, "number") == [1, 2, 4]
-    assert column(engine, rewinds, "number") == [1, 4]
+    assert stored_jobs(engine, "window") == [1, 2, 4]
+    assert stored_jobs(engine, "backfill") == [1, 2, 4]
+    assert stored_jobs(engine, "rewind") == [1, 4]
+    assert column(engine, job_events, "number") == [1, 4], "an approval is kept as long as its rewind"
     assert count(engine, shutdowns) == 1
 
 
@@ -114,21 +130,17 @@ def test_no_epoch_of_a_flow_a_driver_or_a_window_goes_back(engine):
     kept_leases = [TABLE, "driver main", f"window {TABLE}", "backfill 2", "rewind 1"]
     add(engine, leases, *map(lease, [*kept_leases, "backfill 1", "backfill 9", "rewind 2"]))
     add(engine, leases, lease("backfill 3", BEGIN + 2_000 * DAY_SECONDS))
-    add(engine, backfills, backfill(1, 1, BEGIN), backfill(2, 2, None))
-    add(engine, rewinds, rewind(1, None))
+    add(engine, jobs, backfill(1, 1), backfill(2, 2, "computing"), rewind(1, "stopping"), rewind(2))
     cleanup.forget(engine, BEGIN + 1_000 * DAY_SECONDS)
     assert column(engine, leases, "flow") == sorted([*kept_leases, "backfill 3"])
 
 
-@pytest.mark.parametrize("table", [audits, incidents, windows, pauses, backfills, rewinds], ids=str)
+@pytest.mark.parametrize("table", [audits, incidents, pauses], ids=str)
 def test_a_number_is_never_given_twice(engine, table):
     row = {
         audits: audit(BEGIN),
         incidents: incident(1, BEGIN, BEGIN),
-        windows: window(BEGIN, "done"),
         pauses: {"flow": TABLE, "target": TABLE, "epoch": 1, "began_at": BEGIN, "ended_at": BEGIN},
-        backfills: backfill(1, 1, BEGIN),
-        rewinds: rewind(1, BEGIN),
     }[table]
     row = {name: value for name, value in row.items() if name != "number"}
     for _ in range(3):
@@ -151,13 +163,12 @@ def test_more_than_one_transaction_may_delete_goes_in_several_and_goes_all(engin
     assert column(engine, readers, "target") == [TABLE]
 
 
-def test_an_approval_is_kept_as_long_as_its_rewind(engine: Engine):
-    later = BEGIN + retention.JOB_DAYS * DAY_SECONDS
-    add(
-        engine,
-        approvals,
-        {"job": "rewind 1", "who": "ada", "at": BEGIN},
-        {"job": "rewind 2", "who": "ada", "at": later},
-    )
-    cleanup.forget(engine, later + DAY_SECONDS)
-    assert column(engine, approvals, "job") == ["rewind 2"]
+def test_a_number_of_a_job_is_never_given_twice(engine: Engine):
+    def insert_job() -> int:
+        with database.transaction(engine) as connection:
+            return store.insert_job(connection, "rewind", TABLE, "ada")
+
+    add(engine, jobs, *(rewind(number) for number in (1, 2, 3)), *(backfill(number, number) for number in (7, 8)))
+    cleanup.forget(engine, BEGIN + 1_000 * DAY_SECONDS)
+    assert (stored_jobs(engine, "rewind"), stored_jobs(engine, "backfill")) == ([3], [8])
+    assert insert_job() == 4

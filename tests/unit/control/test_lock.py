@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import Engine, select, update
 
 from include.control import lease, lock
-from include.control.jobs import windows
+from include.control.jobs import store, windows
+from include.control.jobs.windows import Window
 from include.control.lease_renewer import LeaseRenewer
 from include.control.lock import LockRequest
 from include.control.process import Holder
@@ -223,7 +224,7 @@ def test_a_flow_waits_at_the_gate_for_a_window_and_its_pause_is_in_the_calendar(
         job.leave(WINDOW.name)
         flow.join(20)
         assert not flow.is_alive()
-    (window,) = windows.calendar(engine)
+    (window,) = store.newest(engine, Window)
     (pause,) = window.pauses
     assert (window.state, window.table, window.before, pause.flow) == ("done", TABLE, size, APPEND.name)
     assert 0 <= pause.beyond_seconds <= pause.seconds
@@ -242,12 +243,12 @@ def test_a_window_whose_job_died_is_named_in_the_calendar_at_once_and_by_the_nex
     with database.transaction(engine) as connection:
         lease.renew(connection, [lease.Lease(WINDOW.name, 1)], 0.001)
     job.fence()
-    first_window = windows.find(engine, first)
+    first_window = store.get(engine, Window, first)
     assert first_window
-    assert (first_window.state, first_window.why) == ("failed", "small files; its job died")
+    assert (first_window.state, first_window.reason) == ("failed", "small files; its job died")
     hold(WINDOW)
     windows.request(engine, second, TABLE, 2)
-    assert [window.state for window in windows.calendar(engine, TABLE)] == ["asked", "failed"]
+    assert [window.state for window in store.newest(engine, Window, TABLE)] == ["asked", "failed"]
 
 
 def test_nobody_is_ever_beside_one_who_is_alone_and_everybody_gets_in(engine, holder):

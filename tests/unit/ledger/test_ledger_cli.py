@@ -18,9 +18,9 @@ from include.control.jobs.windows import TableSize
 from include.control.lock import LockRequest
 from include.control.store import database
 from include.control.store.schema import leases
-from include.control.store.schema import windows as window_rows
 from include.settings import from_environment
 from tests.conftest import ROOT
+from tests.support.windows import set_times
 
 TABLE, OTHER, QUARANTINE = "silver.tracker_readings", "gold.heart_rate_by_model", "quarantine.silver_tracker_readings"
 BEFORE = TableSize(version=4, files=40, bytes=12_000_000, small_files=38, rows=1_000)
@@ -99,9 +99,8 @@ def test_a_window_that_is_done_shows_what_it_changed_and_for_how_long_each_flow_
     windows.request(engine, number, TABLE, epoch)
     windows.open_(engine, number, BEFORE)
     windows.close(engine, number, AFTER)
+    set_times(engine, number, 1_800_000_000.0, 1_800_000_012.3)
     with database.transaction(engine) as connection:
-        times = {"opened_at": 1_800_000_000.0, "closed_at": 1_800_000_012.3}
-        connection.execute(update(window_rows).values(times))
         windows.record_pause(connection, LockRequest(TABLE, TABLE, False), epoch, 1_800_000_004, 1_800_000_012.8)
     head, why, numbers, pause = ledger("windows").splitlines()
     assert head == f"   1  2027-01-15 08:00:00Z  done    {TABLE}  by ann"

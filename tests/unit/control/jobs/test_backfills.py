@@ -11,8 +11,8 @@ from sqlalchemy import Engine, select
 from include.cli import jobs
 from include.control import commands, lease, orders
 from include.control.commands import Action, Command
-from include.control.jobs import backfills, stale_tables
-from include.control.jobs.backfills import Follower
+from include.control.jobs import backfills, job_id, rewinds, stale_tables, store
+from include.control.jobs.backfills import Backfill, Follower
 from include.control.store import database
 from include.control.store.schema import audits, resets
 from include.flows import resume_position
@@ -39,24 +39,24 @@ def all_resets(engine: Engine) -> list[str]:
 
 def test_the_same_is_taken_up_where_its_job_has_died_and_another_is_another(engine: Engine, holder: Callable):
     backfill = backfills.begin(engine, SILVER, DAY, "ada")
-    assert (backfill.root, backfill.phase, str(backfill.range)) == (backfill.number, "planned", str(DAY))
+    assert (backfill.root, backfill.state, str(backfill.range)) == (backfill.number, "planned", str(DAY))
     assert backfills.begin(engine, SILVER, DAY, "bob").number == backfill.number
     assert backfills.begin(engine, SILVER, NEXT, "bob").number != backfill.number
     assert backfills.begin(engine, GOLD, DAY, "bob").number != backfill.number
-    lease.acquire(engine, [backfills.lease_name(backfill.root)], holder(), 60)
+    lease.acquire(engine, [str(job_id.backfill(backfill.root))], holder(), 60)
     assert backfills.begin(engine, SILVER, DAY, "bob").number != backfill.number, "its job lives"
 
 
 def test_a_phase_that_begins_takes_the_failure_of_the_last_try_away_and_says_when(engine: Engine):
     first, second = backfills.begin(engine, SILVER, DAY, "ada"), backfills.begin(engine, SILVER, NEXT, "ada")
-    backfills.fail_before_replace(engine, first, "no space left")
-    before = backfills.newest(engine)[1].phase_at
-    backfills.set_phase(engine, first.number, backfills.COMPUTING, "computes rows")
-    found = backfills.find(engine, first.number)
-    assert (found.phase, found.message, found.failure) == (backfills.COMPUTING, "computes rows", None)
-    assert found.phase_at > before
-    assert [backfill.number for backfill in backfills.newest(engine)] == [second.number, first.number]
-    assert [backfill.number for backfill in backfills.newest(engine, limit=1)] == [second.number]
+    store.record_failure(engine, first, "no space left", resumes_flows=True)
+    before = store.newest(engine, Backfill)[1].state_at
+    store.enter(engine, first, backfills.COMPUTING, "computes rows")
+    found = store.get(engine, Backfill, first.number)
+    assert (found.state, found.message, found.failure) == (backfills.COMPUTING, "computes rows", None)
+    assert found.state_at > before
+    assert [backfill.number for backfill in store.newest(engine, Backfill)] == [second.number, first.number]
+    assert [backfill.number for backfill in store.newest(engine, Backfill, limit=1)] == [second.number]
 
 
 def test_readers_are_stopped_and_what_was_wanted_of_them_comes_back(engine: Engine):
@@ -66,11 +66,11 @@ def test_readers_are_stopped_and_what_was_wanted_of_them_comes_back(engine: Engi
         # A retry must not remember the stop of the first try as the wanted state.
         backfills.stop_readers(engine, backfill, [GOLD, OTHER])
         assert (wanted_state(engine, GOLD), wanted_state(engine, OTHER)) == ("stopped", "stopped")
-    assert [entry.number for entry in backfills.interrupted(engine, SILVER)] == [backfill.number]
-    backfills.fail_before_replace(engine, backfill, "no space left")
+    assert store.get(engine, Backfill, backfill.number).stopped.keys() == {GOLD, OTHER}
+    store.record_failure(engine, backfill, "no space left", resumes_flows=True)
     assert (wanted_state(engine, GOLD), wanted_state(engine, OTHER)) == ("running", "draining")
-    assert backfills.interrupted(engine, SILVER) == [] and all_resets(engine) == []
-    assert backfills.newest(engine)[0].failure == "no space left"
+    assert store.get(engine, Backfill, backfill.number).stopped == {} and all_resets(engine) == []
+    assert store.newest(engine, Backfill)[0].failure == "no space left"
 
 
 def test_a_retry_stops_readers_that_the_try_before_did_not_know_and_the_audit_names_each(engine: Engine):
@@ -78,7 +78,7 @@ def test_a_retry_stops_readers_that_the_try_before_did_not_know_and_the_audit_na
     backfills.stop_readers(engine, backfill, [GOLD])
     backfills.stop_readers(engine, backfill, [GOLD, OTHER])
     assert (wanted_state(engine, GOLD), wanted_state(engine, OTHER)) == ("stopped", "stopped")
-    backfills.fail_before_replace(engine, backfill, "no space left")
+    store.record_failure(engine, backfill, "no space left", resumes_flows=True)
     assert (wanted_state(engine, GOLD), wanted_state(engine, OTHER)) == ("running", "running")
     with database.reading(engine) as connection:
         entries = [
@@ -94,11 +94,11 @@ def test_a_range_that_is_replaced_gives_readers_a_new_generation_and_followers_t
     backfills.finish(engine, backfill, 7, (10, 12), followers, {})
     assert (wanted_state(engine, GOLD), all_resets(engine)) == ("running", [GOLD, OTHER])
     assert [stale_table.table for stale_table in stale_tables.list_all(engine)] == [GOLD, OTHER]
-    [follower] = backfills.unfinished_of(engine, backfill.root)
+    [follower] = backfills.unfinished(engine, backfill.root)
     assert (follower.table, follower.root, follower.range) == (GOLD, backfill.number, DAY)
     backfills.finish(engine, follower, 8, (1, 1), [], {})
     assert [stale_table.table for stale_table in stale_tables.list_all(engine)] == [OTHER]
-    assert backfills.unfinished_of(engine, backfill.root) == []
+    assert backfills.unfinished(engine, backfill.root) == []
     backfills.finish(engine, backfills.begin(engine, OTHER, NEXT, "ada"), 3, (0, 0), [], {})
     assert [stale_table.table for stale_table in stale_tables.list_all(engine)] == [OTHER], "that is another range"
     backfills.finish(engine, backfills.begin(engine, OTHER, BOTH, "ada"), 4, (0, 0), [], {})
@@ -108,23 +108,23 @@ def test_a_range_that_is_replaced_gives_readers_a_new_generation_and_followers_t
 def test_a_table_below_two_that_are_made_again_is_made_again_once(engine: Engine):
     backfill = backfills.begin(engine, SILVER, DAY, "ada")
     backfills.finish(engine, backfill, 7, (1, 1), [Follower(GOLD, DAY), Follower(OTHER, DAY)], {})
-    backfills.finish(engine, backfills.unfinished_of(engine, backfill.root)[0], 8, (1, 1), [Follower(OTHER, DAY)], {})
-    assert [entry.table for entry in backfills.unfinished_of(engine, backfill.root)] == [OTHER]
+    backfills.finish(engine, backfills.unfinished(engine, backfill.root)[0], 8, (1, 1), [Follower(OTHER, DAY)], {})
+    assert [entry.table for entry in backfills.unfinished(engine, backfill.root)] == [OTHER]
 
 
 def test_what_was_left_undone_inside_a_range_is_done_with_it(engine: Engine, holder: Callable):
     dead_job, wider_job = (backfills.begin(engine, SILVER, range_, "ada") for range_ in (DAY, BOTH))
     live_job = backfills.begin(engine, SILVER, replace(DAY, begin=datetime(2026, 3, 1, 12, tzinfo=UTC)), "ada")
-    lease.acquire(engine, [backfills.lease_name(live_job.root)], holder(), 60)
-    lease.acquire(engine, [backfills.lease_name(dead_job.root)], holder(), 60)
+    lease.acquire(engine, [str(job_id.backfill(live_job.root))], holder(), 60)
+    lease.acquire(engine, [str(job_id.backfill(dead_job.root))], holder(), 60)
     second_job = backfills.begin(engine, SILVER, DAY, "bob")
     assert second_job.number != dead_job.number
     with database.transaction(engine) as connection:
         connection.exec_driver_sql(
-            f"UPDATE lease SET expires_at = 0 WHERE flow = '{backfills.lease_name(dead_job.root)}'"
+            f"UPDATE lease SET expires_at = 0 WHERE flow = '{str(job_id.backfill(dead_job.root))}'"
         )
     backfills.finish(engine, second_job, 7, (1, 1), [], {})
-    phases = {backfill.number: backfill.phase for backfill in backfills.newest(engine)}
+    phases = {backfill.number: backfill.state for backfill in store.newest(engine, Backfill)}
     assert phases == {
         dead_job.number: "done",
         wider_job.number: "planned",
@@ -135,46 +135,44 @@ def test_what_was_left_undone_inside_a_range_is_done_with_it(engine: Engine, hol
 
 def test_what_another_backfill_has_done_ended_when_it_did_and_says_which(engine: Engine):
     covered, other = backfills.begin(engine, SILVER, DAY, "ada"), backfills.begin(engine, GOLD, DAY, "ada")
-    backfills.fail_before_replace(engine, covered, "no space left")
+    store.record_failure(engine, covered, "no space left", resumes_flows=True)
     wide = backfills.begin(engine, SILVER, BOTH, "ada")
     backfills.finish(engine, wide, 1, (1, 1), [], {})
-    with database.reading(engine) as connection:
-        table = backfills.backfills
-        row = connection.execute(select(table).where(table.c.number == covered.number)).one()
-        own = connection.execute(select(table).where(table.c.number == wide.number)).one()
-    assert (row.phase, row.said, row.failure) == (backfills.DONE, f"backfill {wide.number} did it", None)
+    row, own = (store.get(engine, Backfill, number) for number in (covered.number, wide.number))
+    assert (row.state, row.message, row.failure) == (backfills.DONE, f"backfill {wide.number} did it", None)
     assert row.ended_at == pytest.approx(own.ended_at, abs=60)
-    assert own.said != row.said
-    assert backfills.find(engine, other.number).phase == backfills.PLANNED
+    assert own.message != row.message
+    assert store.get(engine, Backfill, other.number).state == backfills.PLANNED
 
 
 def test_what_has_stopped_readers_is_not_done_before_they_go_on(engine: Engine):
     dead_job = backfills.begin(engine, SILVER, DAY, "ada")
     backfills.stop_readers(engine, dead_job, [GOLD])
     backfills.finish(engine, backfills.begin(engine, SILVER, BOTH, "bob"), 7, (1, 1), [], {})
-    assert [entry.number for entry in backfills.interrupted(engine, SILVER)] == [dead_job.number]
+    assert [entry.number for entry in backfills.unfinished(engine, table=SILVER)] == [dead_job.number]
 
 
 def test_a_failure_behind_the_replacement_is_stored_and_leaves_the_readers_stopped(engine: Engine):
     backfill, other = backfills.begin(engine, SILVER, DAY, "ada"), backfills.begin(engine, SILVER, NEXT, "ada")
     backfills.stop_readers(engine, backfill, [GOLD])
-    backfills.record_failure(engine, backfill, "no space left")
-    assert backfills.find(engine, backfill.number).failure == "no space left"
-    assert backfills.find(engine, other.number).failure is None
+    store.record_failure(engine, backfill, "no space left")
+    assert store.get(engine, Backfill, backfill.number).failure == "no space left"
+    assert store.get(engine, Backfill, other.number).failure is None
     assert wanted_state(engine, GOLD) == "stopped"
 
 
-def test_backfills_that_are_at_work_or_have_stopped_readers_are_active_oldest_first(engine: Engine, holder: Callable):
+def test_backfills_that_are_at_work_or_have_stopped_readers_block_a_rewind(engine: Engine, holder: Callable):
     ended, idle, stopped, held = (
         backfills.begin(engine, table, DAY, "ada") for table in (OTHER, GOLD, SILVER, "silver.held")
     )
     backfills.stop_readers(engine, stopped, [GOLD])
-    lease.acquire(engine, [backfills.lease_name(held.root)], holder(), 60)
+    lease.acquire(engine, [str(job_id.backfill(held.root))], holder(), 60)
     backfills.stop_readers(engine, ended, [GOLD])
     backfills.finish(engine, ended, 1, (1, 1), [], {})
     with database.reading(engine) as connection:
-        assert [backfill.number for backfill in backfills.active(connection)] == [stopped.number, held.number]
-    unfinished = [one.number for table in (OTHER, GOLD) for one in backfills.unfinished_on(engine, table)]
+        reasons = rewinds.blocking_jobs(connection, {OTHER, SILVER, "silver.held", GOLD})
+    assert [reason.partition(":")[0] for reason in reasons] == [SILVER, "silver.held"]
+    unfinished = [one.number for table in (OTHER, GOLD) for one in backfills.unfinished(engine, table=table)]
     assert unfinished == [idle.number]
 
 

@@ -11,7 +11,7 @@ from include.catalog import Catalog
 from include.checkpoints.checkpoint_files import OWNER
 from include.control import commands, lease, orders, resets
 from include.control.commands import Action, Command
-from include.control.jobs import backfills, job_id, rewinds, stale_tables
+from include.control.jobs import all_kinds, backfills, job_id, rewinds, stale_tables, store
 from include.control.jobs.backfills import Backfill, Follower
 from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.control.resets import Reset
@@ -20,7 +20,7 @@ from include.control.store.schema import audits
 from include.delta.commit_history import REWIND
 from include.engine.jobs import backfill as engine_backfill
 from include.engine.jobs import rewind as engine_rewind
-from include.engine.jobs.job import Worker
+from include.engine.jobs.worker import Worker
 from include.errors import FlowBroken, FlowFailed, UsageError
 from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
@@ -67,7 +67,7 @@ class Lakehouse:
         rewinds.restore(self.engine, rewind, rewind.cut)
         for table in restored_tables:
             self.commit_restore(table.name, rewind)
-        return rewinds.get(self.engine, rewind.number)
+        return store.get(self.engine, Rewind, rewind.number)
 
     def commit_restore(self, name: str, rewind: Rewind) -> None:
         path = settings().table_path(name)
@@ -106,7 +106,7 @@ def test_of_two_rewinds_that_share_a_table_the_second_does_not_begin(house):
     rewinds.stop(house.engine, first)
     with pytest.raises(UsageError, match=f"rewind {second.number} is not begun: .*rewind {first.number} of .*give up"):
         rewinds.stop(house.engine, second)
-    assert not rewinds.get(house.engine, second.number).is_begun
+    assert not store.get(house.engine, Rewind, second.number).is_begun
     # A retry of the first rewind is allowed.
     rewinds.stop(house.engine, first)
     rewinds.finish(house.engine, first, "done")
@@ -117,7 +117,7 @@ def test_rewinds_of_other_tables_go_on_side_by_side(house):
     plans = house.plan(), house.plan("silver.another")
     for rewind in plans:
         rewinds.stop(house.engine, rewind)
-    assert all(rewinds.get(house.engine, rewind.number).is_begun for rewind in plans)
+    assert all(store.get(house.engine, Rewind, rewind.number).is_begun for rewind in plans)
 
 
 @pytest.mark.parametrize("holds", ["its table", "a reader"])
@@ -128,13 +128,13 @@ def test_a_rewind_does_not_begin_while_a_backfill_holds_one_of_its_tables(house,
     backfills.stop_readers(house.engine, backfill, [house.silver.flow])
     with pytest.raises(UsageError, match=f"backfill {backfill.number} is in the middle of it"):
         rewinds.stop(house.engine, house.plan())
-    backfills.fail_before_replace(house.engine, backfill, "it cannot be made")
+    store.record_failure(house.engine, backfill, "it cannot be made", resumes_flows=True)
     rewinds.stop(house.engine, house.plan())
 
 
 def test_a_rewind_does_not_begin_while_the_job_of_a_backfill_lives(house, holder):
     backfill = backfills.begin(house.engine, house.gold.name, Slice(), "bob")
-    leases = lease.acquire(house.engine, [backfills.lease_name(backfill.root)], holder(), 3600)
+    leases = lease.acquire(house.engine, [str(job_id.backfill(backfill.root))], holder(), 3600)
     with pytest.raises(UsageError, match=f"backfill {backfill.number} is in the middle of it"):
         rewinds.stop(house.engine, house.plan())
     lease.release(house.engine, leases)
@@ -161,7 +161,7 @@ def test_a_rewind_that_has_put_nothing_back_leaves_nothing_behind(house, phase):
     assert "nothing was restored" in house.give_up(job_name(rewind))
     assert (house.wanted_state(house.silver.flow), house.wanted_state(house.gold.flow)) == ("running", "draining")
     assert not house.has_pending_reset(house.silver.flow) and house.stale_reasons() == {}
-    assert rewinds.get(house.engine, rewind.number).phase == rewinds.GIVEN_UP
+    assert store.get(house.engine, Rewind, rewind.number).state == rewinds.GIVEN_UP
     rewinds.require_unblocked(house.engine, house.silver.name, lambda name: False)
 
 
@@ -208,7 +208,7 @@ def test_the_tables_of_a_rewind_that_was_given_up_can_be_put_back_again(house):
 
 def test_a_job_that_lives_is_not_given_up(house, holder):
     rewind = house.dead_rewind()
-    leases = lease.acquire(house.engine, [rewinds.lease_name(rewind.number)], holder(), 3600)
+    leases = lease.acquire(house.engine, [str(job_id.rewind(rewind.number))], holder(), 3600)
     with pytest.raises(UsageError, match=f"{job_name(rewind)} is at work .*: let it end, or end that process"):
         giving_up.plan(house.engine, house.tables, job_name(rewind))
     lease.release(house.engine, leases)
@@ -221,7 +221,7 @@ def test_a_job_that_came_further_since_it_was_asked_for_is_not_given_up(house):
     house.commit_restore(house.silver.name, rewind)
     with pytest.raises(UsageError, match="has come further since this was asked for"):
         giving_up.carry_out(house.engine, house.tables, job_name(rewind), approved_lines, "ada", "a test")
-    assert rewinds.get(house.engine, rewind.number).ended_at is None
+    assert store.get(house.engine, Rewind, rewind.number).ended_at is None
 
 
 def test_what_is_done_or_was_never_there_is_not_given_up(house):
@@ -251,14 +251,14 @@ def commit_replacement(house: Lakehouse, backfill: Backfill, **extra) -> None:
 def begin_backfill(house: Lakehouse, table: str, *flows: str) -> Backfill:
     backfill = backfills.begin(house.engine, table, Slice(), "bob")
     backfills.stop_readers(house.engine, backfill, list(flows))
-    return backfills.find(house.engine, backfill.number)
+    return store.get(house.engine, Backfill, backfill.number)
 
 
 def test_a_backfill_that_has_replaced_nothing_lets_its_readers_go_on_where_they_stand(house):
     backfill = begin_backfill(house, house.silver.name, house.gold.flow)
     assert "nothing was replaced" in house.give_up(f"backfill {backfill.number}")
     assert house.wanted_state(house.gold.flow) == "running" and not house.has_pending_reset(house.gold.flow)
-    assert backfills.find(house.engine, backfill.number).phase == backfills.GIVEN_UP
+    assert store.get(house.engine, Backfill, backfill.number).state == backfills.GIVEN_UP
     with database.reading(house.engine) as connection:
         audited = [row[:] for row in connection.execute(select(audits.c.action, audits.c.target, audits.c.reason))]
     assert ("backfill", house.silver.name, "as a whole") in audited
@@ -274,7 +274,7 @@ def test_a_backfill_that_has_replaced_its_range_lets_its_readers_go_on_behind_th
         house.gold.flow, False, "bob", f"behind backfill {backfill.number}"
     )
     assert "was given up: backfill" in house.stale_reasons()[house.gold.name]
-    assert backfills.unfinished_of(house.engine, backfill.root) == []
+    assert backfills.unfinished(house.engine, backfill.root) == []
 
 
 def test_what_was_to_follow_a_backfill_that_is_given_up_stays_stale_and_says_the_way_out(house):
@@ -290,7 +290,7 @@ def test_a_retry_of_the_run_that_asked_for_it_does_not_begin_again_what_was_give
     lease.acquire(house.engine, [lease.driver_lease("main")], holder("main"), 3600)
     number = backfills.request(house.engine, house.silver.name, Slice(), "run 1", "main")
     house.give_up(f"backfill {number}")
-    status = backfills.status(house.engine, number)
+    status = all_kinds.status(house.engine, job_id.backfill(number))
     assert (status.is_done, status.failure) == (False, "it was given up")
     with pytest.raises(UsageError, match=f"backfill {number} of run 'run 1' was given up: trigger another run"):
         backfills.request(house.engine, house.silver.name, Slice(), "run 1", "main")
@@ -348,7 +348,7 @@ def test_a_table_whose_file_was_deleted_does_not_keep_its_backfill_unended(house
     backfill = begin_backfill(house, house.bronze, house.silver.flow)
     worker = Worker(house.engine, FakeLeaseRenewer(), None, None, house.tables, None)
     engine_backfill.BackfillJob(house.engine, job_id.backfill(backfill.root)).work(worker)
-    assert backfills.unfinished_of(house.engine, backfill.root) == []
+    assert backfills.unfinished(house.engine, backfill.root) == []
     assert house.wanted_state(house.silver.flow) == "running"
 
 
@@ -357,11 +357,11 @@ def test_a_rewind_that_nobody_approved_does_not_begin_and_one_that_was_begun_is_
     with pytest.raises(UsageError, match=f"rewind {rewind.number} is not begun, as nobody has approved it"):
         engine_rewind.resume(rewind.number, house.tables)
     with pytest.raises(UsageError):
-        rewinds.require(house.engine, rewind)
-    assert rewinds.get(house.engine, rewind.number).ended_at is None
-    rewinds.approve(house.engine, rewind, "grace")
-    rewinds.require(house.engine, rewind)
-    rewinds.require(house.engine, house.dead_rewind())
+        store.require_approved(house.engine, rewind)
+    assert store.get(house.engine, Rewind, rewind.number).ended_at is None
+    store.approve(house.engine, rewind, "grace")
+    store.require_approved(house.engine, rewind)
+    store.require_approved(house.engine, house.dead_rewind())
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -373,19 +373,18 @@ def test_a_rewind_does_what_was_approved_or_nothing(house, elsewhere):
     new_plan = engine_rewind.rewind_plan.plan(house.engine, house.silver, house.tables, "1970-01-01T00:00:00.5")
     assert new_plan.refusals == [] and {restore_point.version for restore_point in new_plan.cut.values()} == {0}
     rewinds.stop(house.engine, rewind)
-    stored_rewind = rewinds.get(house.engine, rewind.number)
+    stored_rewind = store.get(house.engine, Rewind, rewind.number)
     if elsewhere:
-        stored_rewind = replace(
-            stored_rewind,
-            cut={**stored_rewind.cut, house.gold.name: replace(stored_rewind.cut[house.gold.name], version=1)},
-        )
+        cut = {**stored_rewind.parameters["cut"]}
+        cut[house.gold.name] = {**cut[house.gold.name], "version": 1}
+        stored_rewind = replace(stored_rewind, parameters={**stored_rewind.parameters, "cut": cut})
     worker = type("Own", (), {"tables": house.tables, "engine": house.engine})
     if elsewhere:
         with pytest.raises(UsageError, match="plan it again"):
             engine_rewind._replan(worker, stored_rewind)
-        assert rewinds.get(house.engine, rewind.number).phase == rewinds.STOPPING
+        assert store.get(house.engine, Rewind, rewind.number).state == rewinds.STOPPING
     else:
-        assert engine_rewind._replan(worker, stored_rewind).phase == rewinds.RESTORING
+        assert engine_rewind._replan(worker, stored_rewind).state == rewinds.RESTORING
 
 
 def test_a_flow_of_a_rewind_owes_its_generation_until_it_has_it(house):
@@ -410,27 +409,27 @@ def test_nobody_else_writes_the_tables_of_a_rewind_until_it_was_given_up(house):
 def test_a_planned_rewind_that_is_given_up_says_why_and_the_newest_is_listed_first(house):
     first, second = house.plan(), house.plan()
     rewinds.give_up(house.engine, first, "the bug was elsewhere")
-    given_up = rewinds.get(house.engine, first.number)
-    assert (given_up.phase, given_up.message, given_up.failure) == (
+    given_up = store.get(house.engine, Rewind, first.number)
+    assert (given_up.state, given_up.message, given_up.failure) == (
         rewinds.GIVEN_UP,
         "the bug was elsewhere",
         "the bug was elsewhere",
     )
-    assert [rewind.number for rewind in rewinds.newest(house.engine)] == [second.number, first.number]
-    assert [rewind.number for rewind in rewinds.newest(house.engine, 1)] == [second.number]
+    assert [rewind.number for rewind in store.newest(house.engine, Rewind)] == [second.number, first.number]
+    assert [rewind.number for rewind in store.newest(house.engine, Rewind, limit=1)] == [second.number]
 
 
 def test_a_rewind_tells_whether_its_job_lives_and_its_last_failure_and_the_audit_what_was_done(house, holder):
     rewind, other = house.plan(), house.plan()
-    rewinds.approve(house.engine, rewind, "grace")
-    assert not rewinds.get(house.engine, rewind.number).is_held
-    lease.acquire(house.engine, [rewinds.lease_name(rewind.number)], holder(), 3600)
-    assert [rewinds.get(house.engine, one.number).is_held for one in (rewind, other)] == [True, False]
-    rewinds.record_failure(house.engine, rewind, "no space left")
-    assert [rewinds.get(house.engine, one.number).failure for one in (rewind, other)] == ["no space left", None]
-    rewinds.set_phase(house.engine, rewind.number, rewinds.REFRESHING, "refreshes a view")
-    stored = rewinds.get(house.engine, rewind.number)
-    assert (stored.phase, stored.message, stored.failure) == (rewinds.REFRESHING, "refreshes a view", None)
+    store.approve(house.engine, rewind, "grace")
+    assert not store.get(house.engine, Rewind, rewind.number).is_held
+    lease.acquire(house.engine, [str(job_id.rewind(rewind.number))], holder(), 3600)
+    assert [store.get(house.engine, Rewind, one.number).is_held for one in (rewind, other)] == [True, False]
+    store.record_failure(house.engine, rewind, "no space left")
+    assert [store.get(house.engine, Rewind, one.number).failure for one in (rewind, other)] == ["no space left", None]
+    store.enter(house.engine, rewind, rewinds.REFRESHING, "refreshes a view")
+    stored = store.get(house.engine, Rewind, rewind.number)
+    assert (stored.state, stored.message, stored.failure) == (rewinds.REFRESHING, "refreshes a view", None)
     rewinds.finish(house.engine, rewind, "all is back", "one row is missing")
     rewinds.finish(house.engine, other, "all is back")
     with database.reading(house.engine) as connection:

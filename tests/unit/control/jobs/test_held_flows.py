@@ -8,7 +8,7 @@ from sqlalchemy import Engine, select, update
 from include.control import commands, lease, orders, resets, schedule
 from include.control.commands import Action, Command
 from include.control.decide import State
-from include.control.jobs import backfills, rewinds
+from include.control.jobs import backfills, rewinds, store
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.rewinds import RestorePoint
 from include.control.observed_flow import Failure
@@ -58,7 +58,7 @@ def by_backfill(engine: Engine):
 
 
 def by_refresh(engine: Engine):
-    return partial(backfills.fail_before_replace, engine, refresh(engine), "it cannot be made")
+    return partial(store.record_failure, engine, refresh(engine), "it cannot be made", resumes_flows=True)
 
 
 def by_rewind(engine: Engine):
@@ -127,7 +127,7 @@ def test_a_retry_stops_a_flow_again_that_somebody_woke(engine: Engine):
         connection.execute(update(desired).values(state="draining", reason="by an earlier build"))
     backfills.stop_readers(engine, job, [FLOW])
     assert order(engine).state == "stopped"
-    backfills.fail_before_replace(engine, job, "it cannot be made")
+    store.record_failure(engine, job, "it cannot be made", resumes_flows=True)
     assert order(engine).state == "draining"
 
 

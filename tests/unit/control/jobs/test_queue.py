@@ -6,19 +6,20 @@ import pytest
 from sqlalchemy import Engine, update
 
 from include.control import lease, orders
-from include.control.jobs import backfills, job_id, queue, windows
-from include.control.jobs.job_id import JobKind
+from include.control.jobs import all_kinds, backfills, job_id, queue, store, windows
+from include.control.jobs.backfills import Backfill
+from include.control.jobs.job_id import JobId, JobKind
 from include.control.jobs.queue import JobStatus
-from include.control.jobs.windows import TableSize
+from include.control.jobs.windows import TableSize, Window
 from include.control.process import Holder
 from include.control.store import database
-from include.control.store.job_schema import requests
-from include.control.store.schema import window_requests
+from include.control.store.job_schema import jobs
 from include.errors import FlowFailed
 from include.project import ranges
 from include.project.ranges import Slice
 
 TABLE, DRIVER = "silver.readings", "main"
+MOST_TRIES = 2
 DAY = ranges.from_stored_texts("2026-03-01T00:00:00.000000Z", "2026-03-02T00:00:00.000000Z")
 SIZE = TableSize(version=1, files=2, bytes=3, small_files=1, rows=4)
 
@@ -44,6 +45,12 @@ def request_backfill(engine: Engine, range_: Slice = DAY, driver: str = DRIVER) 
     return backfills.request(engine, TABLE, range_, "a test", driver)
 
 
+def claim(engine: Engine, job: JobId) -> bool:
+    if job.kind == JobKind.WINDOW:
+        return queue.claim(engine, job, 1, "spark-submit jobs/maintain.py")
+    return queue.claim(engine, job, MOST_TRIES, "spark-submit jobs/backfill.py")
+
+
 def requested_backfill(engine: Engine) -> int | None:
     """The number of the backfill that the driver reads."""
     job = orders.read(engine, DRIVER, []).job
@@ -51,16 +58,16 @@ def requested_backfill(engine: Engine) -> int | None:
 
 
 def acquire_job_lease(engine: Engine, holder: Holder, number: int) -> list[lease.Lease]:
-    return lease.acquire(engine, [backfills.lease_name(number)], holder, 30)
+    return lease.acquire(engine, [str(job_id.backfill(number))], holder, 30)
 
 
 def finish(engine: Engine, number: int) -> None:
-    backfills.finish(engine, backfills.find(engine, number), 1, (1, 1), [], {})
+    backfills.finish(engine, store.get(engine, Backfill, number), 1, (1, 1), [], {})
 
 
 def test_a_driver_that_does_not_live_is_not_asked_and_nothing_is_entered(engine):
     assert request_backfill(engine) is None
-    assert backfills.newest(engine) == []
+    assert store.newest(engine, Backfill) == []
 
 
 def test_a_driver_is_told_of_the_oldest_first_and_of_those_of_others_never(engine, live):
@@ -75,7 +82,7 @@ def test_the_job_that_was_asked_for_first_comes_first_whatever_its_number(engine
 
     def set_asked_at(asked_at: float, number: int) -> None:
         with database.transaction(engine) as connection:
-            connection.execute(update(requests).where(requests.c.root == number).values(asked_at=asked_at))
+            connection.execute(update(jobs).where(jobs.c.number == number).values(asked_at=asked_at))
 
     set_asked_at(2.0, first)
     set_asked_at(1.0, second)
@@ -84,25 +91,10 @@ def test_the_job_that_was_asked_for_first_comes_first_whatever_its_number(engine
     assert orders.read(engine, DRIVER, []).job == job_id.backfill(first)
 
 
-def test_a_request_of_an_older_build_that_counts_no_tries_is_unbegun(engine, live, number):
-    for _ in range(2):
-        request_window(engine, number)
-        with database.transaction(engine) as connection:
-            connection.execute(update(window_requests).values(tries=None))
-            waiting = queue.waiting(connection, job_id.window(number))
-        assert waiting == JobStatus(f"driver '{DRIVER}' is asked to do it", is_in_hand=True)
-        assert queue.withdraw_unbegun(engine, job_id.window(number))
-    request_window(engine, number)
-    with database.transaction(engine) as connection:
-        connection.execute(update(window_requests).values(tries=None))
-    assert queue.claim(engine, job_id.window(number))
-    assert not queue.withdraw_unbegun(engine, job_id.window(number))
-
-
 def test_the_same_asked_twice_is_one_until_it_is_begun(engine, live):
     number = request_backfill(engine)
     assert request_backfill(engine) == number
-    queue.claim(engine, job_id.backfill(number))
+    claim(engine, job_id.backfill(number))
     assert request_backfill(engine) != number
 
 
@@ -110,64 +102,66 @@ def test_what_a_live_driver_is_asked_for_is_neither_taken_up_by_a_job_nor_ended_
     number, wide_number = request_backfill(engine), backfills.begin(engine, TABLE, Slice(), "a test").number
     assert backfills.begin(engine, TABLE, DAY, "a job").number != number
     finish(engine, wide_number)
-    assert not backfills.status(engine, number).is_done
+    assert not all_kinds.status(engine, job_id.backfill(number)).is_done
     lease.release(engine, [live])
     assert backfills.begin(engine, TABLE, DAY, "a job").number == number
 
 
 def test_what_has_ended_two_drivers_is_begun_by_no_third(engine, live):
     number = request_backfill(engine)
-    for _ in range(queue.TRIES[JobKind.BACKFILL]):
-        assert queue.claim(engine, job_id.backfill(number))
+    for _ in range(MOST_TRIES):
+        assert claim(engine, job_id.backfill(number))
     with pytest.raises(FlowFailed, match=r"do it in a process of its own, spark-submit jobs/backfill\.py"):
-        queue.claim(engine, job_id.backfill(number))
+        claim(engine, job_id.backfill(number))
 
 
 def test_a_driver_that_left_it_in_order_does_not_count(engine, live):
     number = request_backfill(engine)
-    for _ in range(queue.TRIES[JobKind.BACKFILL] + 1):
-        assert queue.claim(engine, job_id.backfill(number))
+    for _ in range(MOST_TRIES + 1):
+        assert claim(engine, job_id.backfill(number))
         queue.hand_back(engine, job_id.backfill(number))
 
 
 def test_whoever_waits_is_told_who_is_at_it_how_it_ended_and_where_nobody_is(engine, live, holder):
     number = request_backfill(engine)
-    assert backfills.status(engine, number) == JobStatus("driver 'main' is asked to do it", is_in_hand=True)
-    queue.claim(engine, job_id.backfill(number))
+    assert all_kinds.status(engine, job_id.backfill(number)) == JobStatus(
+        "driver 'main' is asked to do it", is_in_hand=True
+    )
+    claim(engine, job_id.backfill(number))
     [job_lease] = acquire_job_lease(engine, holder(), number)
-    backfills.set_phase(engine, number, backfills.COMPUTING, "makes rows")
-    status = backfills.status(engine, number)
+    store.enter(engine, store.get(engine, Backfill, number), backfills.COMPUTING, "makes rows")
+    status = all_kinds.status(engine, job_id.backfill(number))
     assert (status.message, status.is_in_hand, status.failure) == (f"{TABLE}: computing: makes rows", True, None)
     later_number = request_backfill(engine, Slice())
-    assert backfills.status(engine, later_number).message == "driver 'main' does another one first"
+    assert all_kinds.status(engine, job_id.backfill(later_number)).message == "driver 'main' does another one first"
     lease.release(engine, [job_lease])
-    backfills.fail_request(engine, number, "it broke a rule")
-    assert backfills.status(engine, number).failure == "it broke a rule"
-    assert backfills.status(engine, later_number).message == "driver 'main' is asked to do it"
+    store.fail_request(engine, job_id.backfill(number), "it broke a rule")
+    assert all_kinds.status(engine, job_id.backfill(number)).failure == "it broke a rule"
+    assert all_kinds.status(engine, job_id.backfill(later_number)).message == "driver 'main' is asked to do it"
     assert request_backfill(engine) == number
-    assert backfills.status(engine, number).failure is None
+    assert all_kinds.status(engine, job_id.backfill(number)).failure is None
     finish(engine, number)
     queue.withdraw(engine, job_id.backfill(number))
-    assert backfills.status(engine, number).is_done
+    assert all_kinds.status(engine, job_id.backfill(number)).is_done
 
 
 def test_a_driver_that_failed_says_nothing_of_what_another_job_is_at(engine, live, holder):
     number = request_backfill(engine)
     acquire_job_lease(engine, holder(), number)
-    backfills.fail_request(engine, number, "somebody else has it")
-    assert backfills.find(engine, number).failure is None
-    assert backfills.status(engine, number).is_in_hand
+    store.fail_request(engine, job_id.backfill(number), "somebody else has it")
+    assert store.get(engine, Backfill, number).failure is None
+    assert all_kinds.status(engine, job_id.backfill(number)).is_in_hand
 
 
 def test_a_request_is_noted_at_its_own_backfill_until_that_has_begun(engine, live):
     other = backfills.begin(engine, TABLE, Slice(), "a test").number
     number = request_backfill(engine)
     said = f"driver '{DRIVER}' is asked to do it"
-    assert backfills.find(engine, number).message == said
-    assert backfills.find(engine, other).message != said
-    backfills.set_phase(engine, number, backfills.COMPUTING, "computes rows")
+    assert store.get(engine, Backfill, number).message == said
+    assert store.get(engine, Backfill, other).message != said
+    store.enter(engine, store.get(engine, Backfill, number), backfills.COMPUTING, "computes rows")
     assert request_backfill(engine) == number
-    assert backfills.find(engine, number).message == "computes rows"
+    assert store.get(engine, Backfill, number).message == "computes rows"
 
 
 def test_ranges_are_the_same_if_both_ends_are(engine, live):
@@ -179,28 +173,28 @@ def test_ranges_are_the_same_if_both_ends_are(engine, live):
 
 def test_the_failure_of_one_backfill_is_none_of_another(engine, live):
     number, other = request_backfill(engine), request_backfill(engine, Slice())
-    backfills.fail_request(engine, number, "no space left")
-    assert backfills.find(engine, number).failure == "no space left"
-    assert backfills.find(engine, other).failure is None
-    status = backfills.status(engine, number)
+    store.fail_request(engine, job_id.backfill(number), "no space left")
+    assert store.get(engine, Backfill, number).failure == "no space left"
+    assert store.get(engine, Backfill, other).failure is None
+    status = all_kinds.status(engine, job_id.backfill(number))
     assert (status.message, status.failure) == ("no driver is asked for it", "no space left")
 
 
 def test_what_is_done_has_no_failure(engine, live):
     number = request_backfill(engine)
     finish(engine, number)
-    assert backfills.status(engine, number) == JobStatus("it is done", is_done=True)
+    assert all_kinds.status(engine, job_id.backfill(number)) == JobStatus("it is done", is_done=True)
 
 
 def test_a_driver_that_handed_a_backfill_back_has_all_its_tries_left(engine, live):
     number = request_backfill(engine)
-    queue.claim(engine, job_id.backfill(number))
+    claim(engine, job_id.backfill(number))
     queue.hand_back(engine, job_id.backfill(number))
     assert request_backfill(engine) == number
-    for _ in range(queue.TRIES[JobKind.BACKFILL]):
-        queue.claim(engine, job_id.backfill(number))
+    for _ in range(MOST_TRIES):
+        claim(engine, job_id.backfill(number))
     with pytest.raises(FlowFailed):
-        queue.claim(engine, job_id.backfill(number))
+        claim(engine, job_id.backfill(number))
 
 
 def requested_window(engine: Engine, driver: str = DRIVER) -> int | None:
@@ -230,14 +224,14 @@ def test_a_window_that_a_driver_has_begun_is_withdrawn_by_nobody_who_waits_and_b
     other, window = windows.plan(engine, TABLE, "a test", "more small files", True), job_id.window(number)
     for asked in (number, number, other):
         request_window(engine, asked)
-    assert queue.claim(engine, window)
+    assert claim(engine, window)
     assert not queue.withdraw_unbegun(engine, window)
     with pytest.raises(FlowFailed, match=r"do it in a process of its own, spark-submit jobs/maintain\.py"):
-        queue.claim(engine, window)
+        claim(engine, window)
     queue.withdraw(engine, window)
-    assert (windows.status(engine, number).is_in_hand, requested_window(engine)) == (False, other)
+    assert (all_kinds.status(engine, job_id.window(number)).is_in_hand, requested_window(engine)) == (False, other)
     assert queue.withdraw_unbegun(engine, job_id.window(other))
-    assert [requested_window(engine), queue.claim(engine, job_id.window(other))] == [None, False]
+    assert [requested_window(engine), claim(engine, job_id.window(other))] == [None, False]
 
 
 def test_a_window_is_done_before_a_backfill(engine, live, number):
@@ -248,39 +242,39 @@ def test_a_window_is_done_before_a_backfill(engine, live, number):
 
 def test_the_next_driver_reads_what_one_hands_back(engine, live, number):
     request_window(engine, number)
-    queue.claim(engine, job_id.window(number))
+    claim(engine, job_id.window(number))
     queue.hand_back(engine, job_id.window(number))
     queue.hand_back(engine, job_id.window(number))
     assert requested_window(engine) == number
-    assert queue.claim(engine, job_id.window(number))
+    assert claim(engine, job_id.window(number))
 
 
 def test_the_requester_reads_each_step_until_the_end(engine, live, number, holder):
-    assert windows.status(engine, number + 1).failure == f"nobody planned window {number + 1}"
+    assert all_kinds.status(engine, job_id.window(number + 1)).failure == f"nobody planned window {number + 1}"
     request_window(engine, number)
-    status = windows.status(engine, number)
+    status = all_kinds.status(engine, job_id.window(number))
     assert (status.message, status.is_in_hand) == ("driver 'main' is asked to do it", True)
-    queue.claim(engine, job_id.window(number))
-    status = windows.status(engine, number)
-    assert (status.message, status.is_in_hand, status.is_done) == ("no driver has opened it", False, False)
+    claim(engine, job_id.window(number))
+    status = all_kinds.status(engine, job_id.window(number))
+    assert (status.message, status.is_in_hand, status.is_done) == ("the next driver goes on with it", False, False)
     open_window(engine, number, holder())
-    assert windows.status(engine, number).message == f"{TABLE}: open"
+    assert all_kinds.status(engine, job_id.window(number)).message == f"{TABLE}: open"
     windows.begin_step(engine, number, "optimize")
-    status = windows.status(engine, number)
+    status = all_kinds.status(engine, job_id.window(number))
     assert (status.message, status.is_in_hand, status.failure) == (f"{TABLE}: optimize", True, None)
     windows.close(engine, number, SIZE)
-    status = windows.status(engine, number)
+    status = all_kinds.status(engine, job_id.window(number))
     assert (status.message, status.is_done, status.failure) == ("it is done", True, None)
 
 
 def test_a_window_that_failed_is_done_and_one_whose_driver_died_has_failed(engine, live, number, holder):
     window_lease = open_window(engine, number, holder())
     lease.release(engine, [window_lease])
-    status = windows.status(engine, number)
+    status = all_kinds.status(engine, job_id.window(number))
     assert (status.is_done, status.failure) == (False, "many small files; its job died")
-    assert windows.find(engine, number).state == "failed"
+    assert store.get(engine, Window, number).state == "failed"
     windows.close_unfinished(engine, number, "failed", "it took too long")
-    status = windows.status(engine, number)
+    status = all_kinds.status(engine, job_id.window(number))
     assert (status.message, status.is_done, status.failure) == ("it is failed", True, None)
 
 
@@ -288,22 +282,21 @@ def test_the_lease_of_a_later_window_does_not_keep_an_earlier_one_open(engine, n
     lease.release(engine, [open_window(engine, number, holder())])
     later = windows.plan(engine, TABLE, "a test", "again", True)
     [window_lease] = lease.acquire(engine, [lease.window_lease(TABLE)], holder(), 30)
-    assert windows.find(engine, number).state == "failed"
+    assert store.get(engine, Window, number).state == "failed"
     windows.request(engine, later, TABLE, window_lease.epoch)
-    assert [window.state for window in windows.calendar(engine, TABLE)] == ["asked", "failed"]
+    assert [window.state for window in store.newest(engine, Window, TABLE)] == ["asked", "failed"]
 
 
 @pytest.mark.parametrize("kind", ["window", "backfill"])
 def test_a_driver_that_does_not_begin_in_time_or_died_has_nothing_in_hand(engine, live, number, kind):
-    table, status = {"window": (window_requests, windows.status), "backfill": (requests, backfills.status)}[kind]
-    asked = request_backfill(engine) if kind == "backfill" else number
+    asked = JobId(kind, request_backfill(engine) if kind == "backfill" else number)
     request_window(engine, number)
     with database.transaction(engine) as connection:
         long_ago = database.now(connection) - queue.CLAIM_TIMEOUT_SECONDS - 1
-        connection.execute(update(table).values(asked_at=long_ago))
-    assert not status(engine, asked).is_in_hand
+        connection.execute(update(jobs).values(asked_at=long_ago))
+    assert not all_kinds.status(engine, asked).is_in_hand
     with database.transaction(engine) as connection:
-        connection.execute(update(table).values(asked_at=database.now(connection)))
-    assert status(engine, asked).is_in_hand
+        connection.execute(update(jobs).values(asked_at=database.now(connection)))
+    assert all_kinds.status(engine, asked).is_in_hand
     lease.release(engine, [live])
-    assert not status(engine, asked).is_in_hand
+    assert not all_kinds.status(engine, asked).is_in_hand

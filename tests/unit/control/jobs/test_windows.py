@@ -7,11 +7,14 @@ import pytest
 from sqlalchemy import Engine, update
 
 from include.control import lease, lock
-from include.control.jobs import windows
-from include.control.jobs.windows import GateWait, TableSize
+from include.control.jobs import store, windows
+from include.control.jobs.windows import GateWait, TableSize, Window
 from include.control.lock import CONDITIONAL, LockRequest
 from include.control.process import Holder
 from include.control.store import database, schema
+from include.control.store.job_schema import jobs
+from include.errors import UsageError
+from tests.support.windows import set_times
 
 TABLE, OTHER, FLOW = "silver.readings", "silver.other", "silver.readings"
 BEFORE, AFTER = TableSize(1, 4, 100, 3, 10), TableSize(2, 1, 90, 0, None)
@@ -27,34 +30,35 @@ def opened(engine: Engine, holder: Callable[[], Holder]) -> tuple[int, lease.Lea
     return number, window_lease
 
 
-def set_times(engine: Engine, number: int, **times: float) -> None:
-    with database.transaction(engine) as connection:
-        connection.execute(update(schema.windows).where(schema.windows.c.number == number).values(times))
-
-
 def test_a_window_that_is_not_worth_it_is_skipped_and_the_newest_comes_first(engine: Engine):
     skipped = windows.plan(engine, TABLE, "ada", "nothing to do", False)
     planned = windows.plan(engine, OTHER, "bob", "small files", True)
-    assert [(one.number, one.table, one.state, one.who, one.why) for one in windows.calendar(engine)] == [
+    assert [(one.number, one.table, one.state, one.who, one.reason) for one in store.newest(engine, Window)] == [
         (planned, OTHER, "planned", "bob", "small files"),
         (skipped, TABLE, "skipped", "ada", "nothing to do"),
     ]
-    assert [one.number for one in windows.calendar(engine, TABLE)] == [skipped]
-    assert [one.number for one in windows.calendar(engine, limit=1)] == [planned]
-    assert windows.find(engine, planned + 1) is None
+    assert [one.number for one in store.newest(engine, Window, TABLE)] == [skipped]
+    assert [one.number for one in store.newest(engine, Window, limit=1)] == [planned]
+    with pytest.raises(UsageError, match=f"there is no window {planned + 1}"):
+        store.get(engine, Window, planned + 1)
 
 
 def test_a_window_has_the_time_of_each_state_and_the_size_of_its_table_before_and_after(engine: Engine, opened):
     number, _ = opened
     windows.begin_step(engine, number, "optimize")
-    window = windows.find(engine, number)
-    assert window and (window.state, window.step, window.before, window.after) == ("open", "optimize", BEFORE, None)
-    assert window.asked_at and window.opened_at and window.closed_at is None
+    window = store.get(engine, Window, number)
+    assert window and (window.state, window.message, window.before, window.after) == ("open", "optimize", BEFORE, None)
+    assert window.asked_at and window.opened_at and window.ended_at is None
     assert window.planned_at <= window.asked_at <= window.opened_at
     windows.close(engine, number, AFTER)
-    window = windows.find(engine, number)
-    assert window and (window.state, window.why, window.before, window.after) == ("done", "small files", BEFORE, AFTER)
-    assert window.opened_at and window.closed_at and window.closed_at >= window.opened_at
+    window = store.get(engine, Window, number)
+    assert window and (window.state, window.reason, window.before, window.after) == (
+        "done",
+        "small files",
+        BEFORE,
+        AFTER,
+    )
+    assert window.opened_at and window.ended_at and window.ended_at >= window.opened_at
     assert (BEFORE.small_ratio, AFTER.small_ratio, TableSize(0, 0, 0, 0, 0).small_ratio) == (0.75, 0, 0)
 
 
@@ -62,14 +66,14 @@ def test_a_window_has_the_time_of_each_state_and_the_size_of_its_table_before_an
 def test_the_next_window_of_a_table_finds_that_the_job_of_the_one_before_died(engine: Engine, opened, state: str):
     number, window_lease = opened
     with database.transaction(engine) as connection:
-        connection.execute(update(schema.windows).values(state=state))
+        connection.execute(update(jobs).values(state=state))
     later, others = windows.plan(engine, TABLE, "ada", "again", True), windows.plan(engine, OTHER, "ada", "", True)
     windows.request(engine, others, OTHER, 1)
     windows.request(engine, later, TABLE, window_lease.epoch)
     with database.reading(engine) as connection:
-        stored = {row.number: row.state for row in connection.execute(schema.windows.select())}
+        stored = {row.number: row.state for row in connection.execute(jobs.select())}
     assert stored == {number: "failed", later: "asked", others: "asked"}
-    assert windows.find(engine, number).why == "small files; its job died"
+    assert store.get(engine, Window, number).reason == "small files; its job died"
 
 
 def test_flows_wait_for_the_open_window_of_their_own_table(engine: Engine, opened):
@@ -108,12 +112,12 @@ def test_a_wait_at_the_gate_is_counted_within_its_window_and_beyond(engine: Engi
         windows.record_pause(connection, LockRequest(FLOW, OTHER, alone=False), window_lease.epoch, 100, 107)
     set_times(engine, number, opened_at=102, closed_at=105)
     waits = (GateWait(FLOW, 7, 4), GateWait("other", 1, 0), GateWait("late", 2, 2))
-    assert windows.find(engine, number).pauses == waits
+    assert store.get(engine, Window, number).pauses == waits
     set_times(engine, number, opened_at=102, closed_at=None)
-    assert windows.find(engine, number).pauses == (
+    assert store.get(engine, Window, number).pauses == (
         GateWait(FLOW, 7, 2),
         GateWait("other", 1, 0),
         GateWait("late", 2, 0),
     )
     set_times(engine, number, opened_at=None, closed_at=None)
-    assert [wait.beyond_seconds for wait in windows.find(engine, number).pauses] == [7, 1, 2]
+    assert [wait.beyond_seconds for wait in store.get(engine, Window, number).pauses] == [7, 1, 2]

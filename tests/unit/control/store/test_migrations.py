@@ -12,10 +12,14 @@ from sqlalchemy import Engine, create_engine, inspect, select, text
 
 from include.control import commands, incidents, orders
 from include.control.commands import Action, Command
-from include.control.jobs import backfills, rewinds, stale_tables
+from include.control.jobs import all_kinds, job_id, queue, stale_tables, store, windows
+from include.control.jobs.backfills import Backfill
+from include.control.jobs.rewinds import RestorePoint, Rewind
+from include.control.jobs.windows import TableSize, Window
 from include.control.store import database, migrations, schema
 from include.control.store.job_schema import metadata
 from include.errors import UsageError
+from include.project.ranges import Slice
 from tests.conftest import ROOT
 from tests.support.postgresql import Server
 
@@ -49,6 +53,7 @@ def first(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
         engines.append(database.connect.__wrapped__(url))
         return engines[-1]
 
+    connect.url = url
     yield connect
     for engine in engines:
         engine.dispose()
@@ -72,8 +77,10 @@ def test_a_database_of_the_first_release_gets_the_schema_of_a_new_one(first, tmp
     migrated_engine = first()
     new_engine = database.connect(f"sqlite:///{tmp_path / 'fresh.db'}")
     if migrated_engine.dialect.name == "sqlite":
-        assert columns(migrated_engine) == columns(new_engine)
-    assert {table: set(table_columns) for table, table_columns in columns(migrated_engine).items()} == {
+        fresh = columns(new_engine)
+        assert {table: columns(migrated_engine)[table] for table in fresh} == fresh
+    migrated = {table: found for table, found in columns(migrated_engine).items() if table not in migrations.MOVED}
+    assert {table: set(table_columns) for table, table_columns in migrated.items()} == {
         table.name: {column.name for column in table.columns} for table in metadata.tables.values()
     }
     indexes = {index.name for table in metadata.tables.values() for index in table.indexes}
@@ -86,8 +93,8 @@ def test_what_the_first_release_has_written_is_understood(tmp_path: Path):
     with tarfile.open(UPGRADES / "home-1.tar.gz") as home:
         home.extract("control.db", tmp_path, filter="data")
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
-    [backfill], [rewind] = backfills.newest(engine), rewinds.newest(engine)
-    assert backfill.readers == {"gold.other": ("running", "")}
+    [backfill], [rewind] = store.newest(engine, Backfill), store.newest(engine, Rewind)
+    assert backfill.stopped == {"gold.other": ("running", "")}
     assert rewind.is_begun
     assert rewind.stopped == {"silver.third": ("running", "")}
     driver_orders = orders.read(engine, "main", ["silver.other", "gold.other", "silver.of_an_older_build"])
@@ -184,3 +191,82 @@ def test_a_column_that_is_not_there_is_not_called_unreachable(first):
     with pytest.raises(Exception, match="nothing") as error, database.transaction(engine) as connection:
         connection.execute(text("SELECT nothing FROM audit"))
     assert type(error.value).__name__ in ("OperationalError", "ProgrammingError")
+
+
+# Rows of the tables that jobs had before `job`, in the schema of the first release, which had
+# neither approvals nor requests of windows.
+OF_SEVERAL_TABLES = """
+CREATE TABLE window_request (number INTEGER PRIMARY KEY, driver VARCHAR NOT NULL, asked_at FLOAT NOT NULL);
+CREATE TABLE approval (job VARCHAR PRIMARY KEY, who VARCHAR NOT NULL, at FLOAT NOT NULL);
+DELETE FROM maintenance_window; DELETE FROM backfill; DELETE FROM backfill_request; DELETE FROM rewind;
+INSERT INTO maintenance_window VALUES (7, 'silver.a', 'done', 'ann', 'it''s small', 'optimize silver.a', 3, 1, 2, 3, 9,
+  '{"version": 1, "files": 4, "bytes": 100, "small_files": 3, "rows": 10}',
+  '{"version": 2, "files": 1, "bytes": 90, "small_files": 0, "rows": null}');
+INSERT INTO maintenance_window VALUES (8, 'silver.a', 'skipped', 'bob', 'why', NULL, NULL, 1, NULL, NULL, NULL,
+  NULL, NULL);
+INSERT INTO maintenance_window VALUES (9, 'silver.a', 'planned', 'bob', 'why', NULL, NULL, 4, NULL, NULL, NULL,
+  NULL, NULL);
+INSERT INTO window_request VALUES (9, 'main', 5);
+INSERT INTO backfill VALUES (3, 3, 'silver.a', '2026-03-01T00:00:00.000000Z', '2026-03-02T00:00:00.000000Z', 'k3',
+  'run', 'done', '1 rows before, 2 after', NULL, NULL, 5, 1, 2, 10, 11, 12);
+INSERT INTO backfill VALUES (4, 3, 'gold.a', NULL, NULL, 'k4', 'run', 'draining', 'gold.b', 'no space',
+  '{"gold.b": ["draining", "why"]}', NULL, NULL, NULL, 12, 13, NULL);
+INSERT INTO backfill_request VALUES (3, 'main', 6, 1);
+INSERT INTO rewind VALUES (2, 'silver.a', '2026-01-01T00:00:00+00:00',
+  '{"silver.a": {"version": 3, "quarantine": null, "generations": {"silver.a": 1}, "at": 1.0, "retained": null}}',
+  '["gold.v"]', 'k2', 'ann', 'a bug', 'planned', 'to then', NULL, NULL, 1, 1, NULL);
+INSERT INTO approval VALUES ('rewind 2', 'grace', 8)
+"""
+
+
+def test_windows_backfills_rewinds_requests_and_approvals_of_several_tables_become_jobs(first):
+    before = create_engine(first.url)
+    with before.begin() as connection:
+        for statement in OF_SEVERAL_TABLES.split(";\n"):
+            for part in statement.split("; "):
+                connection.exec_driver_sql(part)
+    before.dispose()
+    engine = first()
+    planned, skipped, done = store.newest(engine, Window)
+    assert [window.number for window in (planned, skipped, done)] == [9, 8, 7]
+    assert (done.state, done.who, done.reason, done.message) == ("done", "ann", "it's small", "optimize silver.a")
+    times = done.planned_at, done.asked_at, done.opened_at, done.ended_at
+    assert (times, done.before, done.after) == ((1, 2, 3, 9), TableSize(1, 4, 100, 3, 10), TableSize(2, 1, 90, 0, None))
+    assert (skipped.state, skipped.ended_at, skipped.before) == ("skipped", 1, None)
+    follower, root = store.newest(engine, Backfill)
+    assert (root.number, root.root, root.state, root.key, root.ended_at) == (3, 3, "done", "k3", 12)
+    assert str(root.range) == "from 2026-03-01T00:00:00Z to 2026-03-02T00:00:00Z"
+    assert root.outcome == {"version": 5, "rows_before": 1, "rows_after": 2}
+    assert (follower.number, follower.root, follower.state, follower.failure) == (4, 3, "draining", "no space")
+    assert (follower.range, follower.key, follower.version) == (Slice(), "k4", None)
+    assert follower.stopped == {"gold.b": ("draining", "why")}
+    [rewind] = store.newest(engine, Rewind)
+    assert (rewind.number, rewind.moment, rewind.views) == (2, "2026-01-01T00:00:00+00:00", ("gold.v",))
+    assert rewind.cut == {"silver.a": RestorePoint(3, None, {"silver.a": 1}, 1.0)}
+    store.require_approved(engine, rewind)
+    # The driver has begun the backfill, and is asked for the window.
+    with database.reading(engine) as connection:
+        assert queue.oldest(connection, "main") == job_id.window(9)
+    assert not queue.withdraw_unbegun(engine, job_id.backfill(3))
+    assert queue.withdraw_unbegun(engine, job_id.window(9))
+    assert [queue.claim(engine, job_id.backfill(3), most_tries=2), windows.plan(engine, "t", "ann", "", True)] == [
+        True,
+        10,
+    ]
+    # A process of the previous build that goes on finds no job that it could change.
+    with database.transaction(engine) as connection:
+        counts = [
+            connection.exec_driver_sql(f"SELECT COUNT(*) FROM {table}").scalar_one() for table in migrations.MOVED
+        ]
+    assert counts == [0] * len(migrations.MOVED)
+
+
+def test_a_move_of_jobs_that_is_interrupted_is_made_again_from_the_beginning(first, monkeypatch):
+    whole = migrations.MIGRATIONS
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*whole[:-1], (*whole[-1][:5], "SELECT nothing", *whole[-1][5:])))
+    with pytest.raises(Exception, match="nothing"):
+        first()
+    monkeypatch.setattr(migrations, "MIGRATIONS", whole)
+    stored = [job.id for job in all_kinds.newest(first())]
+    assert len(stored) == len(set(stored))
+    assert version(first()) == migrations.newest_version()

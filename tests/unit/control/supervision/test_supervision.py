@@ -14,7 +14,8 @@ from sqlalchemy import Engine, Table, select, text, update
 from include.control import commands, incidents, lease, lock, orders, resets
 from include.control.commands import Action, Command
 from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, SLOW_START_SECONDS, START_SECONDS, State
-from include.control.jobs import backfills, rewinds, stale_tables
+from include.control.jobs import backfills, job_id, rewinds, stale_tables, store
+from include.control.jobs.backfills import Backfill
 from include.control.jobs.rewinds import RestorePoint
 from include.control.lease import Lease
 from include.control.lock import LockRequest
@@ -618,16 +619,16 @@ def stop_by_backfill(engine: Engine) -> tuple[str, Callable[[], None]]:
     """Returns the lease of the job, and a function that ends the job and lets the flow go on."""
     backfill = backfills.begin(engine, "silver.a", Slice(), "ada")
     backfills.stop_readers(engine, backfill, [A])
-    return backfills.lease_name(backfill.root), partial(
-        backfills.fail_before_replace, engine, backfill, "it cannot be made"
+    return str(job_id.backfill(backfill.root)), partial(
+        store.record_failure, engine, backfill, "it cannot be made", resumes_flows=True
     )
 
 
 def stop_by_another_backfill(engine: Engine) -> tuple[str, Callable[[], None]]:
     backfill = backfills.begin(engine, "bronze.a", Slice(), "ada")
     backfills.stop_readers(engine, backfill, [A])
-    return backfills.lease_name(backfill.root), partial(
-        backfills.fail_before_replace, engine, backfill, "it cannot be made"
+    return str(job_id.backfill(backfill.root)), partial(
+        store.record_failure, engine, backfill, "it cannot be made", resumes_flows=True
     )
 
 
@@ -635,7 +636,7 @@ def stop_by_rewind(engine: Engine) -> tuple[str, Callable[[], None]]:
     restore_point = RestorePoint(1, None, {A: 1}, 7.0)
     rewind = rewinds.plan(engine, "bronze.a", "2026-03-01", {"bronze.a": restore_point}, [], "ada", "a bug")
     rewinds.stop(engine, rewind)
-    return rewinds.lease_name(rewind.number), partial(rewinds.finish, engine, rewind, "done")
+    return str(job_id.rewind(rewind.number)), partial(rewinds.finish, engine, rewind, "done")
 
 
 @pytest.mark.parametrize("stop", [stop_by_backfill, stop_by_rewind])
@@ -686,7 +687,7 @@ def test_what_was_stale_or_planned_for_a_backfill_that_a_rewind_has_undone_is_fo
         cut = {"bronze.a": RestorePoint(1, None, {}, restored_at)}
         rewinds.finish(engine, rewinds.plan(engine, "bronze.a", "2026-03-01", cut, [], "ada", "a bug"), "done")
         assert len(stale_tables.list_all(engine)) == count
-        assert len([backfill for backfill in backfills.newest(engine) if backfill.ended_at is None]) == count
+        assert len([backfill for backfill in store.newest(engine, Backfill) if backfill.ended_at is None]) == count
 
 
 def test_a_flow_that_was_stopped_with_the_platform_is_stopped_and_no_incident_and_comes_up_again(engine, holder):

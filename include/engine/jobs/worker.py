@@ -1,25 +1,19 @@
-"""A job, and the process that does it: one of its own, or a driver next to its flows.
-
-A kind of job is a subclass of `Job`. A job is planned as stages, and a retry plans what an earlier try has left.
-"""
+"""The process that does jobs: one of its own, or a driver next to its flows."""
 
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.control import lease
-from include.control.jobs import queue, windows
-from include.control.jobs.job_id import JobId
+from include.control.jobs import windows
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.engine.jobs.table_window import Window
@@ -33,7 +27,6 @@ from include.spec import Table
 
 NICE = 10
 POLL_SECONDS = 0.2
-Stage = TypeVar("Stage")
 
 
 @dataclass(frozen=True)
@@ -135,43 +128,6 @@ def open_worker(engine: Engine, tables: Catalog, name: str, reads: list[str]) ->
 def leases(table: Table) -> list[str]:
     """Names the leases that the job of a window holds: the window's, and the flow's if it merges in windows."""
     return [lease.window_lease(table.name), *([table.flow] if table.merges_in_windows else [])]
-
-
-class Job(ABC, Generic[Stage]):
-    """A job of the control database, which a process of its own and a driver do alike. Every method raises Unreachable.
-
-    id: names the job, and its lease.
-    """
-
-    def __init__(self, engine: Engine, id_: JobId) -> None:
-        self.engine = engine
-        self.id = id_
-
-    @abstractmethod
-    def table(self) -> str:
-        """Returns the table that the job is for. Raises FlowFailed or UsageError if the job does not exist."""
-
-    @abstractmethod
-    def plan(self, worker: Worker) -> Sequence[Stage]:
-        """Returns the stages that are left, in order. It is asked again after each, because a stage may add others."""
-
-    @abstractmethod
-    def run(self, worker: Worker, stage: Stage) -> None:
-        """Does one stage, or what an earlier try has left of it."""
-
-    def hold(self, worker: Worker) -> AbstractContextManager[None]:
-        """Holds the leases that admit one process at a time."""
-        return worker.hold_leases([str(self.id)], timeout_seconds=0)
-
-    def fail(self, reason: str) -> None:
-        """Withdraws the request; a kind that lists failures stores this one, too. Called again after Unreachable."""
-        queue.withdraw(self.engine, self.id)
-
-    def work(self, worker: Worker) -> None:
-        """Does what is left of the job. worker: holds no lease yet. Raises LeaseHeld if another process does it."""
-        with self.hold(worker):
-            while stages := self.plan(worker):
-                self.run(worker, stages[0])
 
 
 def _warm_up(spark: SparkSession, reads: list[str]) -> None:
