@@ -16,6 +16,8 @@ SCHEMA = (
 FIELDS = tuple(column.split()[0] for column in SCHEMA.split(", "))
 BLANKS = ("", "", "", " ", "\t ", "\r")
 CHARACTERS = "aB0 :,{}[]'/\\\"\b\n\t\0\x7fäµμ\u2028\ufffe\ufeff\N{GRINNING FACE}\N{MUSICAL SYMBOL G CLEF}?"
+# Spark's reader may go on behind some of these as if they were whole.
+DAMAGE = ("", '"', "\\", "\\u", "\\u1", "\\u12", "\x01", "\t", "1", ",", ":", "{", "}", "[", "]", "null", "'")
 FORMS_OF_NUMBERS = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 
 
@@ -47,7 +49,16 @@ class OddDocuments:
         if pick.random() < 0.05:
             others = [f"{text},{text}", f"{text}],[{text}", f"{text}]", text[:-1], f"{text}1", "[1]", text * 2]
             text = pick.choice(others)
+        if pick.random() < 0.1:
+            text = self.damaged(text)
         return pick.choice(["", "", "\ufeff"]) + text + self.blank()
+
+    def damaged(self, text: str) -> str:
+        """Replaces up to two characters, often at a sign that divides the document, if no document is left then."""
+        signs = [place for place, sign in enumerate(text) if sign in '",:{}[]']
+        begin = self.random.choice(signs) if self.random.random() < 0.7 else self.random.randrange(len(text))
+        damaged = text[:begin] + self.random.choice(DAMAGE) + text[begin + self.random.randrange(3) :]
+        return damaged if read(damaged) is None else text
 
     def value(self, name: str) -> str:
         pick = self.random

@@ -1,8 +1,9 @@
 """Reads a JSON document into the exact texts of its fields.
 
-Spark makes a double of each number that is no integer and `?` of an escaped half of a surrogate pair, and it stops
-after the first document of a text. So this module puts numbers into quotes, refuses such halves, and writes a mark
-behind the document, which Spark must reach.
+Spark makes a double of each number that is no integer and `?` of an escaped half of a surrogate pair, it stops after
+the first document of a text, and it makes NULL of a field in which the document is broken. So this module puts numbers
+into quotes, refuses such halves, writes a mark before and behind the document, which Spark must reach, and has Spark
+tell whether anything was broken.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -11,9 +12,15 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 
 BYTE_ORDER_MARK = "\ufeff"
 TEXTS = MapType(StringType(), StringType())
-OPTIONS = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
-# The field of the mark. No column has this name.
-END = "{}"
+# Where Spark leaves the text of a document that is broken, and the array of the document between its marks.
+BROKEN, BETWEEN_MARKS = "broken", "marked"
+OPTIONS = {
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+    "columnNameOfCorruptRecord": BROKEN,
+}
+# The field of a mark. No column has this name.
+MARK = "{}"
 # Stands before a number that was put into quotes. Unicode reserves the character for use within programs.
 NUMBER_MARK = "\ufdd0"
 # Possessive quantifiers, and greedy ones of a single class, need no stack, however long the text is.
@@ -47,22 +54,28 @@ def read(rows: DataFrame, text: Column, name: str, type_: DataType = TEXTS) -> D
     array becomes its JSON. Of a structure, only the named fields are read. If an object repeats a key, the last one
     counts in a structure; a map has all, and `last_of_each_key` leaves the last ones.
     """
-    type_ = StructType([*type_]).add(END, StringType()) if isinstance(type_, StructType) else type_
-    document, end = F.col(name), F.xxhash64(text).cast("string")
+    type_ = StructType([*type_]).add(MARK, StringType()) if isinstance(type_, StructType) else type_
+    result, mark = F.col(name), F.xxhash64(text).cast("string")
     content = without_byte_order_mark(text)
     quoted = F.regexp_replace(content, F.lit(NUMBER), F.lit(QUOTED_NUMBER))
     # No text holds its own hash, so none can end the array early and begin another one unnoticed.
-    begin, mark = F.lit("["), F.concat(F.lit(f',{{"{END}":"'), end)
+    begin = F.concat(F.lit(f'{{"{BETWEEN_MARKS}":[{{"{MARK}":"'), mark, F.lit('"},'))
+    end = F.concat(F.lit(f',{{"{MARK}":"'), mark)
     array = (
         F.when(~F.is_valid_utf8(text), None)
-        .when(text.rlike(UNCHANGED), F.concat(begin, content, mark, F.lit('"}]')))
-        .when(~_has_half(text), F.concat(begin, quoted, mark, F.lit(f'{NUMBER_MARK}"}}]')))
+        .when(text.rlike(UNCHANGED), F.concat(begin, content, end, F.lit('"}]}')))
+        .when(~_has_half(text), F.concat(begin, quoted, end, F.lit(f'{NUMBER_MARK}"}}]}}')))
     )
+    schema = StructType().add(BETWEEN_MARKS, ArrayType(type_)).add(BROKEN, StringType())
     # This has a column, because Spark would evaluate an expression again wherever it is used.
-    rows = rows.withColumn(name, F.from_json(array, ArrayType(type_), OPTIONS))
-    first, found = F.get(document, F.lit(0)), F.get(document, F.lit(1))[END]
-    exact = F.when(found == end, first).when(found == F.concat(end, F.lit(NUMBER_MARK)), _without_marks(first, type_))
-    return rows.withColumn(name, F.when(F.size(document) == 2, exact))
+    rows = rows.withColumn(name, F.from_json(array, schema, OPTIONS))
+    items = result[BETWEEN_MARKS]
+    first, document, last = (F.get(items, F.lit(place)) for place in range(3))
+    exact = F.when(last[MARK] == mark, document).when(
+        last[MARK] == F.concat(mark, F.lit(NUMBER_MARK)), _without_marks(document, type_)
+    )
+    is_whole = result[BROKEN].isNull() & (F.size(items) == 3) & (first[MARK] == mark)
+    return rows.withColumn(name, F.when(is_whole, exact))
 
 
 def problem(text: Column) -> Column:

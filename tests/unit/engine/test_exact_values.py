@@ -168,6 +168,33 @@ def test_no_part_of_a_text_is_passed_over_and_none_means_two_things(spark: Spark
     assert found == expected
 
 
+def test_a_document_that_is_broken_within_a_field_is_no_object(spark: SparkSession):
+    # Spark's reader finds the next field of each, and makes NULL of the one before.
+    broken = [
+        r'{"a": "x\u1", "b": 1.50}',
+        r'{"b": 2, "a": "x\u"}',
+        '{"a": "x\n, "b": 2}',
+        '{"a": "x\x01, "b": 2}',
+        '{"a": [1, {"z": 2} 1], "b": 2}',
+        '{"a": [1, {"z": 2} [], "b": 2}',
+        '{"a": [":" 1, {"z": 2}], "b": 2}',
+    ]
+    rows = spark.createDataFrame([(text,) for text in [*broken, '{"b": 2}']], "text STRING").coalesce(1)
+    documents = json_document.read(rows, F.col("text"), "document", struct_type.from_ddl("a STRING, b STRING"))
+    whole = [row["text"] for row in documents.filter("document IS NOT NULL").collect()]
+    assert whole == ['{"b": 2}']
+
+
+def test_nothing_within_a_document_passes_for_its_end(spark: SparkSession):
+    inserted = [
+        '{"a": 1}], "marked": [{"a": 2}', '{"a": 1}], "marked": [{"{}": "1"}, {"a": 2}', '{"a": 1}]}', '{"a": 1}]} x',
+        '{"a": 1}, {"{}": "1"}]} [{', '{"a": 1}], "broken": "x', '{"a": 1}, {"a": 2}', '{"a": 1}], "x": [{}', "", ",",
+    ]  # fmt: skip
+    rows = spark.createDataFrame([(text,) for text in inserted], "text STRING").coalesce(1)
+    documents = json_document.read(rows, F.col("text"), "document", struct_type.from_ddl("a STRING"))
+    assert documents.filter("document IS NOT NULL").collect() == []
+
+
 def test_only_documents_that_spark_reads_exactly_are_read_as_they_are(documents):
     unchanged = re.compile(json_document.UNCHANGED)
     taken = set()
