@@ -19,7 +19,6 @@ from include.flows import resume_position
 from include.recovery import giving_up, reset
 from include.recovery.giving_up import Leftovers
 from include.settings import settings
-from include.spec import Delta, Kafka
 
 FLOWS, DRIVERS, VIEWS = list(catalog.load().flows), list(catalog.load().drivers()), list(catalog.load().views)
 FORM = {
@@ -54,12 +53,12 @@ def command(form: dict[str, Any], requester: str | None) -> Command:
         raise AirflowFailException(
             f"flow is '{flow}', a materialized view, which has no stream for action {action}: trigger refresh.{flow}"
         )
-    if action is Action.ACCEPT_DATA_LOSS and not isinstance(catalog.load().flow(flow).source, Kafka):
+    if action is Action.ACCEPT_DATA_LOSS and not catalog.load().flow(flow).origin.reads_topics:
         raise AirflowFailException(
             f"flow is '{flow}', which reads no Kafka topic, so none of its records can have expired: "
             f"name the bronze flow that lost them, or take action reset checkpoint"
         )
-    if action is Action.RELEASE and not isinstance(catalog.load().flow(flow).source, Delta):
+    if action is Action.RELEASE and not catalog.load().flow(flow).origin.reads_table:
         raise AirflowFailException(
             f"flow is '{flow}', which reads no table, so no VACUUM waits for it: name the flow that `plan` names"
         )
@@ -104,9 +103,9 @@ def describe_effect(request: Command) -> str:
     if request.action is Action.SKIP:
         return _skip(flow, request)
     current = generation(flow)
-    source = catalog.load().flow(flow).source
+    source = catalog.load().flow(flow).origin
     if request.action is Action.RELEASE:
-        return _release(flow, source, request)
+        return _release(flow, source.table or "its source", request)
     start = "where the last commit of its table ended. No row of the table is touched."
     if current and not _holds_rows_of(flow):
         start = "with all that its source still holds: no batch is in the table. **What is gone there is lost.**"
@@ -114,7 +113,7 @@ def describe_effect(request: Command) -> str:
         f"**{flow}** ends after the current batch. Generation {current} of its checkpoint is kept and no longer used; "
         f"generation {current + 1} begins {start}"
     ]
-    if request.action is Action.ACCEPT_DATA_LOSS and isinstance(source, Kafka):
+    if request.action is Action.ACCEPT_DATA_LOSS and source.reads_topics:
         lines.append(
             f"**Records of {source} that Kafka no longer holds stay missing**, in {flow} and in every table that reads "
             f"it, for good. The lost ranges are recorded in the control database. Where a topic was deleted and "
@@ -139,8 +138,7 @@ def _skip(flow: str, request: Command) -> str:
     )
 
 
-def _release(flow: str, source: object, request: Command) -> str:
-    name = source.table if isinstance(source, Delta) else "its source"
+def _release(flow: str, name: str, request: Command) -> str:
     return (
         f"VACUUM of **{name}** no longer waits for **{flow}**, and may delete what that flow has yet to read. The flow "
         f"then cannot go on: its table has to be moved away, and rebuilt from what {name} holds by then.\n\n"

@@ -233,7 +233,7 @@ def initial_offsets(checkpoint: LakePath) -> Any:
 class Position:
     """A flow's position. checkpoint: the directory of the generation. planned, committed: its newest batches or None.
 
-    offset: where the committed batch ended in its source, as `checkpoint.end_offset`; None before the first batch.
+    offset: where the committed batch ended in its source, as `end_offset`; None before the first batch.
     """
 
     generation: int

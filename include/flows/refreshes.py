@@ -11,7 +11,7 @@ from include.delta.commit_history import RecomputeNeeded, appends_rows, other_ch
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import FlowBroken, LedgerMismatch, SluiceError
 from include.settings import settings
-from include.spec import Delta, Table
+from include.spec import Table
 
 # The userMetadata keys of a refresh's run, of its sources that held no rows, of its pinned sources, and of how it
 # computed the rows.
@@ -88,7 +88,7 @@ def missing_sources(views: Iterable[Table]) -> dict[str, str]:
     missing_tables: dict[str, str] = {}
     refreshable: set[str] = set()
     for view in views:
-        read = [reader.source.table for reader in view.readers if isinstance(reader.source, Delta)]
+        read = [source.table for source in view.upstream]
         missing = next((table for table in read if table not in refreshable and not settings().is_stored(table)), None)
         if missing:
             missing_tables[view.name] = missing

@@ -42,7 +42,7 @@ def require_same(flow: Table, previous: dict[str, Any], current: dict[str, Any])
     for topic, topic_id in previous.get("topics", {}).items():
         if topic in current["topics"] and current["topics"][topic] != topic_id:
             raise _replaced(flow, topic, f"since it was last read ({topic_id} then, {current['topics'][topic]} now)")
-        if topic not in current["topics"] and isinstance(flow.source, Kafka) and flow.source.pattern is not None:
+        if topic not in current["topics"] and flow.source_as(Kafka).pattern is not None:
             raise FlowBroken(
                 f"{flow.flow}: topic '{topic}', which it has read, is no longer among its {flow.source}: where it was "
                 f"deleted, action accept data loss goes on without it; else restore the pattern",
@@ -81,11 +81,11 @@ def _replaced(flow: Table, topic: str, when: str) -> FlowBroken:
 
 def require_unread_available(flow: Table, offset: dict[str, Any] | None, current: dict[str, Any]) -> None:
     """Raises FlowBroken where Kafka no longer holds unread records after `offset`, and Unreachable."""
-    assert isinstance(flow.source, Kafka)
+    kafka_cluster = cluster.of(flow.source_as(Kafka))
     lost = [
         range_
         for topic in current["topics"]
-        for range_ in retention.lost_offsets(cluster.of(flow.source), topic, positions(offset, topic))
+        for range_ in retention.lost_offsets(kafka_cluster, topic, positions(offset, topic))
     ]
     if lost:
         gone = "; ".join(

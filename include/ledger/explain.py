@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import singledispatch
 from typing import Any
 
 import pyarrow.compute as pc
@@ -63,19 +64,26 @@ def _origin(tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin
     flow = next((table_flow for table_flow in table.flows if table_flow.flow == entries[-1].flow), None)
     if flow is None:
         return Origin(table.name, entries, note=f"{entries[-1].flow} is declared no more")
-    if isinstance(flow.source, Files):
-        return _of_files(table, entries)
-    if not isinstance(flow.source, Delta):
-        ranges = [
-            offset_range
-            for entry in entries
-            for offset_range in offset_ranges.kafka_ranges(entry.source_from, entry.source_to)
-        ]
-        return Origin(table.name, entries, ranges=offset_ranges.merge_adjacent(ranges))
-    return _of_delta(tables, table, entries, flow.source)
+    return _of_source(flow.source, tables, table, entries)
 
 
-def _of_files(table: Table, entries: list[BatchRecord]) -> Origin:
+@singledispatch
+def _of_source(source: object, tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin:
+    raise TypeError(f"a flow reads {source}")
+
+
+@_of_source.register
+def _of_topics(source: Kafka, tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin:
+    ranges = [
+        offset_range
+        for entry in entries
+        for offset_range in offset_ranges.kafka_ranges(entry.source_from, entry.source_to)
+    ]
+    return Origin(table.name, entries, ranges=offset_ranges.merge_adjacent(ranges))
+
+
+@_of_source.register
+def _of_files(source: Files, tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin:
     names: list[str] = []
     try:
         for entry in entries:
@@ -88,7 +96,8 @@ def _of_files(table: Table, entries: list[BatchRecord]) -> Origin:
     return Origin(table.name, entries, files=names)
 
 
-def _of_delta(tables: Catalog, table: Table, entries: list[BatchRecord], source: Delta) -> Origin:
+@_of_source.register
+def _of_delta(source: Delta, tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin:
     source_table = tables.table(source.table)
     log = DeltaLog(settings().table_path(source.table))
     reads: list[SourceFile] = []
@@ -150,7 +159,7 @@ def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[
     column_values = {"topic": topic, "partition": partition, "offset": offset}
     stops = []
     for table in tables.tables.values():
-        flows = [flow.flow for flow in table.flows if isinstance(flow.source, Kafka)]
+        flows = [flow.flow for flow in table.flows if flow.origin.reads_topics]
         if not flows or not settings().is_stored(table.name):
             continue
         detailed = _batches_with_offsets(table, flows)
@@ -159,9 +168,7 @@ def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[
             stops.append(
                 _trace_in_table(tables, table, matching, column_values, f"offset {offset} of {topic}/{partition}")
             )
-    declared = [
-        flow.flow for flow in tables.flows.values() if isinstance(flow.source, Kafka) and topic in flow.source.names
-    ]
+    declared = [flow.flow for flow in tables.flows.values() if topic in flow.origin.names]
     if not stops and declared:
         raise Unreachable(f"--topic is '{topic}', and no batch has read it yet: start the flow {declared[0]} first")
     if not stops:
@@ -171,9 +178,9 @@ def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[
 
 def of_file(tables: Catalog, table: Table, name: str) -> TraceStep:
     """Follows a landed file through its table. Raises UsageError where the table reads no files, and FlowBroken."""
-    if not isinstance(table.source, Files):
+    if not table.origin.reads_files:
         raise UsageError(f"{table.name} is not fed by files: leave out --file, or name a table that is")
-    path = f"{landing_folder.file_system(settings().folder(table.source.path))[1]}/{name}"
+    path = f"{landing_folder.file_system(settings().folder(table.source_as(Files).path))[1]}/{name}"
     matching = []
     for batch in _batches_with_offsets(table, [table.flow]):
         checkpoint_path = settings().checkpoints(batch.flow) / str(batch.generation)
@@ -236,7 +243,7 @@ def _trace_in_table(
 def _trace_below(
     tables: Catalog, table: Table, reader: Table, versions: tuple[int, ...], column_values: dict[str, Any]
 ) -> Iterator[TraceStep]:
-    flows = [flow.flow for flow in reader.flows if isinstance(flow.source, Delta) and flow.source.table == table.name]
+    flows = [flow.flow for flow in reader.flows if flow.origin.table == table.name]
     if not flows or not settings().is_stored(reader.name):
         return
     matching = [

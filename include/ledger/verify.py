@@ -14,7 +14,7 @@ from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken, LedgerMismatch, SluiceError
 from include.flows import batches, refreshes
 from include.flows.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
-from include.flows.resume_position import skip_replacements
+from include.flows.delta_source import skip_replacements
 from include.ledger import row_outcomes, verify_sources
 from include.ledger.batch_files import AppendedFiles
 from include.ledger.verify_sources import (
@@ -26,7 +26,7 @@ from include.ledger.verify_sources import (
     why_missing,
 )
 from include.settings import settings
-from include.spec import Append, Debezium, Delta, Files, Kafka, Table, Upsert
+from include.spec import Debezium, Delta, Table
 
 
 def check_batch(table: Table, batch: BatchRecord) -> None:
@@ -42,7 +42,7 @@ def check_batch(table: Table, batch: BatchRecord) -> None:
             f"{batch.name} kept {batch.tally['kept']:,} changes, and accounts for others: "
             f"{', '.join(row_outcomes.words(outcomes))}"
         )
-    if not isinstance(table.write, Upsert) or table.write.scd == 2:
+    if not table.write.upserts or table.write.is_history:
         # A change of a history may change several rows.
         return
     for name, rows in batch.merged.items():
@@ -174,16 +174,16 @@ def _checks(table: Table, verification: Verification) -> Iterator[Check]:
         yield from (partial(_check_row_counts, table, batch) for batch in flow_batches)
         if declared is None:
             yield lambda flow=flow: [f"{flow} is declared no more: what it read is not counted again"]  # type: ignore[misc]
-        elif isinstance(declared.source, Delta):
-            yield partial(_check_source_rows, declared, declared.source, flow_batches)
-            yield partial(check_tombstones, declared, declared.source, flow_batches)
-    if all(isinstance(flow.source, Kafka) for flow in table.flows):
+        elif declared.origin.reads_table:
+            yield partial(_check_source_rows, declared, declared.source_as(Delta), flow_batches)
+            yield partial(check_tombstones, declared, declared.source_as(Delta), flow_batches)
+    if all(flow.origin.reads_topics for flow in table.flows):
         yield partial(_check_records, history, written, others, verification)
-    elif isinstance(table.source, Files):
+    elif table.origin.reads_files:
         yield partial(verify_sources.check_files, table)
-    if isinstance(table.write, Append) or table.merges_changes:
+    if table.write.appends or table.merges_changes:
         yield partial(_check_total, history, entries, others)
-    if settings().is_stored(table.quarantine) and not isinstance(table.source, Files):
+    if settings().is_stored(table.quarantine) and not table.origin.reads_files:
         yield partial(verify_sources.check_rows, table, entries)
 
 
@@ -251,7 +251,7 @@ def _check_row_counts(table: Table, batch: BatchRecord) -> Iterable[str]:
         raise LedgerMismatch(f"{batch.name} read {counts['read']:,} rows, and accounts for others: {counts}")
     check_batch(table, batch)
     duplicates = counts["kept"] - written
-    may_repeat = isinstance(table.write, Append) and bool(table.write.unique)
+    may_repeat = bool(table.write.unique)
     if duplicates < 0 or (duplicates and not may_repeat):
         raise LedgerMismatch(
             f"{batch.name} kept {counts['kept']:,} rows, and version {batch.version} wrote {written:,}"
@@ -299,7 +299,7 @@ def _check_records(
     arrived, expected = StoredOffsets(table.name), 0
     quarantined = StoredOffsets(table.quarantine) if settings().is_stored(table.quarantine) else None
     empty_offsets: dict[tuple[str | None, str], int] = {}
-    clusters = {flow.flow: flow.source.cluster for flow in table.flows if isinstance(flow.source, Kafka)}
+    clusters = {flow.flow: flow.origin.cluster for flow in table.flows}
     for batch in written:
         name = clusters.get(batch.flow)
         first_offset = batch.source_from

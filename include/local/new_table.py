@@ -15,10 +15,12 @@ from include.catalog import Catalog
 from include.errors import DeclarationError, UsageError, report
 from include.project.declaration import suggest
 from include.settings import ROOT
-from include.spec import FORMATS, LAYERS, Files, Table, ddl
+from include.spec import FORMATS, LAYERS, Table, ddl
 
 NAME = re.compile(f"({'|'.join(LAYERS)})[.][a-z][a-z0-9_]*")
-SOURCES = f"kafka:TOPIC, {', '.join(f'{kind}:FOLDER' for kind in FORMATS)} or the name of a table"
+# A draft knows no options.
+KINDS = [name for name, kind in FORMATS.items() if not kind.required]
+SOURCES = f"kafka:TOPIC, {', '.join(f'{kind}:FOLDER' for kind in KINDS)} or the name of a table"
 COLUMNS = "Spark DDL, such as order_id STRING, time TIMESTAMP; or set KEYS, to count the rows by these columns"
 ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>> COMMENT 'fields that could not be typed'"
 # Columns that identify the origin of a row, by a column that the source must have.
@@ -99,12 +101,12 @@ def draft_table(tables: Catalog, name: str, source: str, columns: str = "", keys
     if colon and kind == "kafka":
         topic = location or name
         return Draft({"Kafka"}, {"source": f'Kafka("{topic}")'}), f"Every message of topic {topic}, as it came"
-    if colon and kind in FORMATS:
+    if colon and kind in KINDS:
         folder = location or name
         files = f'Files("{folder}", format="{kind}")'
         return Draft({"Files"}, {"source": files}), f"Every row of the files in {folder}, as it came"
     if colon:
-        raise UsageError(f"SOURCE is '{source}': {suggest(kind, ['kafka', *FORMATS])}")
+        raise UsageError(f"SOURCE is '{source}': {suggest(kind, ['kafka', *KINDS])}")
     source_table = tables.table(source)
     if keys:
         return _counting_draft(source_table, [key.strip() for key in keys.split(",")]), f"Rows of {source} by {keys}"
@@ -123,7 +125,7 @@ def _typed_draft(source: Table, columns: str) -> Draft:
     if "value" in source_columns:
         imports |= {"Json"}
         arguments["parse"] = f'Json("value", into={_tuple(list(definitions))})'
-    elif isinstance(source.source, Files) and parsed:
+    elif source.origin.reads_files and parsed:
         imports |= {"Cast"}
         arguments["parse"] = f"Cast(into={_tuple(parsed)})"
     for column, origin in ORIGINS.items():

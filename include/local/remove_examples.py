@@ -14,7 +14,7 @@ from include.errors import SetupError, UsageError, report
 from include.lake.paths import LakePath, remove_tree
 from include.local.processes import Platform
 from include.settings import ROOT, Settings, settings
-from include.spec import Files, Kafka, Table
+from include.spec import Files, Table
 
 EXAMPLES = ROOT / "include" / "examples"
 # A module that imports one of these needs the examples, or tests their removal.
@@ -44,8 +44,7 @@ def main() -> None:
 
 def example_names(tables: dict[str, Table]) -> set[str]:
     """Names that identify an example in a test or benchmark: its tables, quarantines and topics."""
-    sources = [flow.source for table in tables.values() for flow in table.flows]
-    topics = {topic for source in sources if isinstance(source, Kafka) for topic in source.names}
+    topics = {topic for table in tables.values() for flow in table.flows for topic in flow.origin.names}
     return {*tables, *(table.quarantine for table in tables.values()), *topics}
 
 
@@ -53,7 +52,7 @@ def written_paths(config: Settings, tables: dict[str, Table]) -> list[LakePath]:
     """The tables and checkpoints of the examples below the home directory, and their landing folders."""
     table_names = [name for table in tables.values() for name in (table.name, table.quarantine)]
     flows = [flow for table in tables.values() for flow in table.flows]
-    folders = [config.folder(flow.source.path) for flow in flows if isinstance(flow.source, Files)]
+    folders = [config.folder(flow.source_as(Files).path) for flow in flows if flow.origin.reads_files]
     landing_folders = [Path(folder) for folder in folders if "://" not in folder]
     return [*map(config.table_path, table_names), *(config.checkpoints(flow.flow) for flow in flows), *landing_folders]
 

@@ -31,7 +31,7 @@ from include.local.processes import Platform
 from include.local.status import summary
 from include.monitoring import status
 from include.settings import Settings, settings
-from include.spec import Files, Kafka
+from include.spec import Files
 
 
 def clear_failures(engine: Engine) -> None:
@@ -205,8 +205,8 @@ def _is_gold_missing(empty_tables: list[str]) -> bool:
 
 def _topics() -> set[str]:
     """The topics of the default cluster. Those of others are for their owners to create."""
-    sources = [flow.source for flow in catalog.load().flows.values()]
-    return {name for source in sources if isinstance(source, Kafka) and not source.cluster for name in source.names}
+    sources = [flow.origin for flow in catalog.load().flows.values()]
+    return {name for source in sources if not source.cluster for name in source.names}
 
 
 def _feed_modules() -> dict[str, str]:
@@ -267,8 +267,8 @@ def _print_summary(config: Settings, services: Airflow) -> None:
 
 def _first_step(config: Settings) -> str:
     """The advice how to load the first rows."""
-    sources = [flow.source for flow in catalog.load().flows.values()]
-    folders = [config.folder(source.path) for source in sources if isinstance(source, Files)]
+    flows = catalog.load().flows.values()
+    folders = [config.folder(flow.source_as(Files).path) for flow in flows if flow.origin.reads_files]
     if topics := sorted(_topics()):
         return f"send records to topic {' or '.join(topics)} of the broker at {cluster.named(None)}"
     if folders:

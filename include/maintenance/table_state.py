@@ -25,7 +25,7 @@ from include.maintenance import plan, vacuum_guard
 from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, MaintenancePlan, Step
 from include.maintenance.vacuum_guard import Consumer
 from include.settings import settings
-from include.spec import Append, Delta, Table
+from include.spec import Table
 
 
 class CompactionPlace(StrEnum):
@@ -43,7 +43,7 @@ def needs_exclusive_write(flow: Table, late_commits_fail: bool) -> bool:
     commits at a time. Flows whose batches could miss each other's rows also do so. A table with one append flow has no
     other writer but jobs, and these take the table alone, or share it.
     """
-    if not isinstance(flow.write, Append):
+    if not flow.write.appends:
         return True
     return flow.branch is not None and (_reads_itself(flow) or not late_commits_fail)
 
@@ -54,7 +54,7 @@ def place_of_compaction(table: Table, late_commits_fail: bool) -> tuple[Compacti
         return CompactionPlace.WINDOW, "its upserts are gathered for windows, so it is compacted where they are merged"
     if table.is_view:
         return CompactionPlace.WINDOW, "each refresh has it to itself, and so has the window"
-    if not isinstance(table.write, Append):
+    if not table.write.appends:
         interval = f"every {table.maintain.every_batches} batches"
         return CompactionPlace.INLINE, f"a stream upserts it all the time, so that stream compacts it {interval}"
     if table.has_quarantine:
@@ -70,7 +70,7 @@ def place_of_compaction(table: Table, late_commits_fail: bool) -> tuple[Compacti
 
 
 def _reads_itself(table: Table) -> bool:
-    return bool(table.expect or (isinstance(table.write, Append) and table.write.unique))
+    return bool(table.expect or table.write.unique)
 
 
 # A retention beyond the promise is rounded up to this, so that it does not change with every window.
@@ -186,8 +186,8 @@ def _unfinished_backfills(engine: Engine, log: DeltaLog, table: str) -> Iterator
 def _pinned_by_views(tables: Catalog, log: DeltaLog, table: str) -> Iterator[Consumer]:
     """Yields the versions of the table at which views read it by their declaration."""
     for view in tables.views.values():
-        for source in (reader.source for reader in view.readers):
-            if not isinstance(source, Delta) or source.table != table or not source.is_pinned:
+        for source in view.upstream:
+            if source.table != table or not source.is_pinned:
                 continue
             try:
                 version = versions.version_of(view.name, source, log)
@@ -233,8 +233,7 @@ def _merges(engine: Engine, table: Table) -> bool:
 
 def _unread_versions(table: Table) -> int:
     """Returns how many source versions the table's flow has not merged."""
-    assert isinstance(table.source, Delta)
-    newest = DeltaLog(settings().table_path(table.source.table)).newest
+    newest = DeltaLog(settings().table_path(table.origin.table)).newest
     checkpoints = settings().checkpoints(table.flow)
     generation = checkpoint_files.newest_generation(checkpoints)
     committed = None if generation is None else checkpoint_files.last_committed(checkpoints / str(generation))

@@ -49,8 +49,7 @@ class Consumer:
 
 def readers(catalog: Catalog, table: str) -> dict[str, Delta]:
     """Returns the flows that read a table, with their sources."""
-    sources = {name: flow.source for name, flow in catalog.flows.items()}
-    return {name: source for name, source in sources.items() if isinstance(source, Delta) and source.table == table}
+    return {name: flow.source_as(Delta) for name, flow in catalog.flows.items() if flow.origin.table == table}
 
 
 def consumers(

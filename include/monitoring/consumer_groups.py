@@ -22,7 +22,6 @@ from include.kafka import cluster
 from include.kafka.broker import Topics
 from include.kafka.cluster import AccessRefused
 from include.settings import settings
-from include.spec import Kafka
 
 # The next offset by topic and partition.
 Offsets = dict[tuple[str, int], int]
@@ -52,8 +51,8 @@ def mirror(tables: catalog.Catalog, timeout_seconds: float = TIMEOUT_SECONDS) ->
         except SluiceError as error:
             outcomes[flow.flow] = Mirrored(_group(flow.flow), str(error))
             continue
-        if isinstance(flow.source, Kafka) and flow_position is not None and flow_position.offset:
-            clusters.setdefault(flow.source.cluster, []).append(flow.flow)
+        if flow.origin.reads_topics and flow_position is not None and flow_position.offset:
+            clusters.setdefault(flow.origin.cluster, []).append(flow.flow)
             offsets_by_flow[flow.flow] = {
                 (topic, partition): offset
                 for topic in flow_position.offset

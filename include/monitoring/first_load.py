@@ -16,12 +16,12 @@ from include.control.first_loads import Awaited
 from include.control.store import database
 from include.delta import stored_table
 from include.errors import SluiceError, Unreachable
-from include.flows import source_end
+from include.flows import sources
 from include.monitoring import lag
 from include.project import examination
 from include.rules import References
 from include.settings import settings
-from include.spec import Delta, Table
+from include.spec import Table
 
 # How often the positions of other flows are read.
 LOOK_SECONDS = 2
@@ -35,8 +35,8 @@ def tables_of(flow: Table) -> list[str]:
     A merge in windows reads what there is: nobody would see that its window waits.
     """
     computes_all = flow.is_view or (flow.is_recomputed and not flow.merges_in_windows)
-    sources = [reader.source for reader in flow.readers] if computes_all else []
-    names = [of.table for of in sources if isinstance(of, Delta) and of.wait and not of.is_pinned]
+    sources = flow.upstream if computes_all else ()
+    names = [source.table for source in sources if source.wait and not source.is_pinned]
     names += [lookup.table for lookup in flow.lookups if lookup.wait]
     return names + [rule.table for rule in flow.expect if isinstance(rule, References) and rule.wait]
 
@@ -89,13 +89,13 @@ class FirstLoad:
         """Returns what is known now of a flow that is awaited. seen: the same of the flows above it."""
         if awaited.is_read:
             return awaited
-        if isinstance(flow.source, Delta) and any(not seen[name].is_read for name in self._writers(flow.source.table)):
+        if flow.origin.reads_table and any(not seen[name].is_read for name in self._writers(flow.origin.table)):
             return awaited
         assert not isinstance(flow.source, Mapping), "a flow has one source"
         try:
-            end = source_end.of(flow.source) if awaited.end is None else awaited.end
+            end = sources.of(flow).end() if awaited.end is None else awaited.end
             # A topic may have lost, or never get, what it held.
-            is_read = source_end.has_reached(flow, end) or lag.measure([flow])[flow.flow].is_up_to_date
+            is_read = sources.of(flow).has_reached(end) or lag.measure([flow])[flow.flow].is_up_to_date
         except SluiceError:
             # The flow itself says what is wrong.
             return awaited

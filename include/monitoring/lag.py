@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import singledispatch
 from urllib.parse import urlsplit
 
 from deltalake.exceptions import DeltaError
@@ -17,7 +18,7 @@ from include.delta import versions as beginning
 from include.delta.backlog import StreamSource
 from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError, Unreachable
-from include.flows import refreshes, source_end
+from include.flows import files_source, refreshes
 from include.kafka import broker, cluster, retention
 from include.kafka.broker import NoSuchTopic, PartitionOffsets
 from include.kafka.retention import Limits, PartitionPosition, RetentionClock
@@ -55,8 +56,8 @@ class SourceSnapshot:
         self._timeout_seconds = timeout_seconds
         sources: dict[str | None, list[Kafka]] = {}
         for flow in flows:
-            if isinstance(flow.source, Kafka):
-                sources.setdefault(flow.source.cluster, []).append(flow.source)
+            for source in flow.topics:
+                sources.setdefault(source.cluster, []).append(source)
         # In the background, while the tables are read, and all clusters at once.
         pool = ThreadPoolExecutor(max(1, len(sources)))
         self._topics = {name: pool.submit(self._read_topics, name, sources[name]) for name in sources}
@@ -198,34 +199,34 @@ def measure(flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) ->
 def lags_of(flows: Iterable[Table], sources: SourceSnapshot) -> dict[str, Lag]:
     """Returns the lags of the flows that `sources` was made for."""
     # Kafka flows come last, because the broker may answer meanwhile.
-    return {flow.flow: lag_of(flow, sources) for flow in sorted(flows, key=lambda flow: isinstance(flow.source, Kafka))}
+    return {flow.flow: lag_of(flow, sources) for flow in sorted(flows, key=lambda flow: flow.origin.reads_topics)}
 
 
 def lag_of(flow: Table, sources: SourceSnapshot) -> Lag:
     """Returns the lag of one of the flows that `sources` was made for."""
-    unit = "records" if isinstance(flow.source, Kafka) else "files" if isinstance(flow.source, Files) else "versions"
-    lag = Lag(flow.flow, unit, cluster=flow.source.cluster if isinstance(flow.source, Kafka) else None)
+    lag = Lag(flow.flow, flow.origin.unit, cluster=flow.origin.cluster)
     if sources.lake_outage:
         return replace(lag, unknown=str(sources.lake_outage), is_away=True, is_lake_away=True)
     try:
         if flow.is_view:
-            assert isinstance(flow.source, Delta)
-            return _of_view(lag, flow.name, flow.source, sources)
+            return _of_view(lag, flow.name, flow.source_as(Delta), sources)
         flow_position = checkpoint_files.position_of(flow.flow)
         lag = replace(lag, has_begun=flow_position is not None and flow_position.committed is not None)
-        if isinstance(flow.source, Kafka):
-            return _of_kafka(lag, flow.source, flow_position, sources)
-        if isinstance(flow.source, Files):
-            return _of_files(lag, flow, flow_position, sources)
-        assert isinstance(flow.source, Delta)
-        return _of_delta(lag, flow.source, flow_position, sources)
+        return _of_source(flow.source, flow, lag, flow_position, sources)
     except Unreachable as error:
         return replace(lag, unknown=str(error), is_away=True, is_topic_missing=isinstance(error, NoSuchTopic))
     except (SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError) as error:
         return replace(lag, unknown=str(error))
 
 
-def _of_kafka(lag: Lag, source: Kafka, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
+@singledispatch
+def _of_source(source: object, flow: Table, lag: Lag, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
+    """Returns the lag with what a flow at that position has not read of its source."""
+    raise TypeError(f"{flow.flow} reads {source}")
+
+
+@_of_source.register
+def _of_kafka(source: Kafka, flow: Table, lag: Lag, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
     clocks = [
         clock
         for name, topic in sources.topics(source).items()
@@ -260,15 +261,17 @@ def _places(name: str, topic: Topic, flow_position: Position | None) -> list[Par
     ]
 
 
-def _of_files(lag: Lag, flow: Table, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
+@_of_source.register
+def _of_files(source: Files, flow: Table, lag: Lag, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
     checkpoint_path, end = (flow_position.checkpoint, flow_position.offset) if flow_position else (None, None)
-    waiting = source_end.unread_files(flow, checkpoint_path, end)
+    waiting = files_source.unread_files(flow, checkpoint_path, end)
     oldest_at = min((file.modified_ms / 1000 for file in waiting), default=None)
     size = sum(file.bytes for file in waiting)
     return replace(lag, count=len(waiting), files=len(waiting), bytes=size, seconds=_age(oldest_at, sources))
 
 
-def _of_delta(lag: Lag, source: Delta, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
+@_of_source.register
+def _of_delta(source: Delta, flow: Table, lag: Lag, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
     feed = sources.feed(source)
     newest = feed.log.newest
     if flow_position is not None and flow_position.offset is not None:

@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, singledispatch
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -135,19 +135,33 @@ def _inputs(flow: Table, commit: Commit) -> list[InputDataset]:
     if refresh := refreshes.of_commit(commit):
         return [_table(table, version) for table, version in refresh.all_read]
     looked_up = (commit.metadata.get("lookups") or {}).items()
-    return [*_source_inputs(flow, commit), *(_table(table, version) for table, version in looked_up)]
+    return [
+        *_source_inputs(flow.source, commit.metadata.get("source_to")),
+        *(_table(table, version) for table, version in looked_up),
+    ]
 
 
-def _source_inputs(flow: Table, commit: Commit) -> list[InputDataset]:
-    end = commit.metadata.get("source_to")
-    if isinstance(flow.source, Kafka):
-        topics = list(end) if isinstance(end, dict) else flow.source.names
-        server = cluster.of(flow.source).servers.split(",")[0]
-        return [InputDataset(namespace=f"kafka://{server}", name=topic) for topic in topics]
-    if isinstance(flow.source, Files):
-        return [InputDataset(*_dataset_name(settings().folder(flow.source.path)))]
-    assert isinstance(flow.source, Delta)
-    return [_table(flow.source.table, checkpoint_files.read_version(end) if end else None)]
+@singledispatch
+def _source_inputs(source: object, end: Any) -> list[InputDataset]:
+    """Returns what a batch has read of the source of its flow. end: the offset at which it ends."""
+    raise TypeError(f"a flow reads {source}")
+
+
+@_source_inputs.register
+def _topics(source: Kafka, end: Any) -> list[InputDataset]:
+    topics = list(end) if isinstance(end, dict) else source.names
+    server = cluster.of(source).servers.split(",")[0]
+    return [InputDataset(namespace=f"kafka://{server}", name=topic) for topic in topics]
+
+
+@_source_inputs.register
+def _folder(source: Files, end: Any) -> list[InputDataset]:
+    return [InputDataset(*_dataset_name(settings().folder(source.path)))]
+
+
+@_source_inputs.register
+def _source_table(source: Delta, end: Any) -> list[InputDataset]:
+    return [_table(source.table, checkpoint_files.read_version(end) if end else None)]
 
 
 def _table(table: str, version: int | None) -> InputDataset:

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import singledispatch
 from typing import Any
 
 from deltalake.exceptions import DeltaError
@@ -18,7 +19,7 @@ from include.checkpoints import checkpoint_files, landing_folder
 from include.delta.backlog import MOST_COMMITS, Backlog
 from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError
-from include.flows import source_end
+from include.flows import files_source
 from include.monitoring.lag import Lag, SourceSnapshot
 from include.spec import Delta, Files, Kafka, Table
 
@@ -101,12 +102,15 @@ def _movement(flow: Table, lag: Lag, sources: SourceSnapshot) -> tuple[str, int,
     metadata = _metadata_at(flow.flow, sources.log(flow.name), sources.since)
     if metadata is None:
         return None
-    if isinstance(flow.source, Kafka):
-        return _of_kafka(flow.source, lag, metadata["source_to"], sources)
-    if isinstance(flow.source, Files):
-        return _of_files(flow, lag, metadata, sources)
-    assert isinstance(flow.source, Delta)
-    return _of_delta(flow.source, lag, metadata["source_to"], sources)
+    return _moved(flow.source, flow, lag, metadata, sources)
+
+
+@singledispatch
+def _moved(
+    source: object, flow: Table, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot
+) -> tuple[str, int, int, int] | None:
+    """Returns what `_movement` does, by source. metadata: of the flow's newest commit before."""
+    raise TypeError(f"{flow.flow} reads {source}")
 
 
 def _metadata_at(flow: str, log: DeltaLog, moment: float) -> dict[str, Any] | None:
@@ -124,37 +128,40 @@ def _index_after(log: DeltaLog, moment: float) -> int:
     return bisect_right(log.versions, moment, key=lambda version: log.commit(version).timestamp)
 
 
+@_moved.register
 def _of_kafka(
-    source: Kafka, lag: Lag, earlier_offset: Any, sources: SourceSnapshot
+    source: Kafka, flow: Table, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot
 ) -> tuple[str, int, int, int] | None:
     arrived = read = 0
     for name, topic in sources.topics(source).items():
-        earlier_positions = checkpoint_files.positions(earlier_offset, name)
+        earlier_positions = checkpoint_files.positions(metadata["source_to"], name)
         for partition, span in topic.spans.items():
             arrived += span.end - span.end_then
             read += span.end - (lag.offsets or {})[name][partition] - earlier_positions.get(partition, span.begin)
     return lag.unit, arrived, read, lag.count or 0
 
 
+@_moved.register
 def _of_files(
-    flow: Table, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot
+    source: Files, flow: Table, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot
 ) -> tuple[str, int, int, int] | None:
     flow_position = checkpoint_files.position_of(flow.flow)
     if flow_position is None or flow_position.generation != metadata["generation"]:
         return None
     read_files = landing_folder.planned_files(flow_position.checkpoint, flow_position.offset)
-    waiting = source_end.unread_files(flow, flow_position.checkpoint, flow_position.offset)
+    waiting = files_source.unread_files(flow, flow_position.checkpoint, flow_position.offset)
     dates_ms = [file.found_ms for file in read_files] + [file.modified_ms for file in waiting]
     arrived = sum(date_ms > sources.since * 1000 for date_ms in dates_ms)
     read = sum(file.entry > int(metadata["source_to"]["logOffset"]) for file in read_files)
     return lag.unit, arrived, read, len(waiting)
 
 
+@_moved.register
 def _of_delta(
-    source: Delta, lag: Lag, earlier_offset: Any, sources: SourceSnapshot
+    source: Delta, flow: Table, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot
 ) -> tuple[str, int, int, int] | None:
     feed = sources.feed(source)
-    earlier_backlog = feed.behind(earlier_offset)
+    earlier_backlog = feed.behind(metadata["source_to"])
     index = _index_after(feed.log, sources.since)
     later_versions = feed.log.versions[index:]
     arrived = feed.since(later_versions[0]) if later_versions else Backlog()
@@ -205,8 +212,7 @@ def measure(tables: Catalog, lags: Mapping[str, Lag]) -> dict[str, Freshness]:
     for table in tables.tables.values():
         direct = {reader.flow: lags[reader.flow] for reader in table.readers}
         # A pinned source is as old as it is declared to be, whatever its table has still to read.
-        followed = [reader.source for reader in table.readers if isinstance(reader.source, Delta)]
-        inherited = [lags_of[source.table] for source in followed if not source.is_pinned]
+        inherited = [lags_of[source.table] for source in table.upstream if not source.is_pinned]
         lags_of[table.name] = {flow: lag for group in (*inherited, direct) for flow, lag in group.items()}
     return {name: _of(tables.tables[name], table_lags.values()) for name, table_lags in lags_of.items()}
 

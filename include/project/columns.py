@@ -6,7 +6,7 @@ from itertools import pairwise
 from include.errors import DeclarationError
 from include.project.declaration import declaration_error, suggest
 from include.rules import ACTIONS, Expect, References, Rule
-from include.spec import FILES_SCHEMA, LATE_ACTIONS, Append, Cast, Table, Watermark, ddl
+from include.spec import FILES_SCHEMA, LATE_ACTIONS, Cast, Table, Watermark, ddl
 
 UNQUOTED = re.compile("[A-Za-z0-9_]+")
 # Characters that Delta refuses in a column name, and the backquote.
@@ -220,7 +220,7 @@ def _check_reference(table: Table, rule: References, tables: dict[str, Table]) -
 
 def _check_watermark(table: Table, watermark: Watermark) -> None:
     columns = ddl.columns(table.schema)
-    if isinstance(table.write, Append) and not table.write.unique:
+    if table.write.appends and not table.write.unique:
         raise declaration_error(table, "watermark without unique: name the columns by which a repeated row is known")
     if watermark.of not in columns:
         raise declaration_error(

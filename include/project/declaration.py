@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from include.errors import DeclarationError
-from include.spec import BUCKET_UNITS, Append, Delta, Kafka, References, Replace, Table, Transform, Upsert, ddl
+from include.spec import BUCKET_UNITS, References, Table, Transform, Upsert, ddl
 
 # Ranges of minute, hour, day, month and day of the week.
 CRON = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
@@ -48,8 +48,8 @@ def _check_transforms(table: Table, transforms: Mapping[str, Transform]) -> None
 
 def check_known(table: Table, names: set[str]) -> None:
     """Raises DeclarationError if the table reads a table that no file declares. names: the tables of all files."""
-    for reader in table.readers:
-        if isinstance(reader.source, Delta) and (source := reader.source.table) not in names:
+    for source in (upstream.table for upstream in table.upstream):
+        if source not in names:
             raise declaration_error(
                 table, f"source is '{source}', which no file declares: {suggest(source, sorted(names))}"
             )
@@ -111,9 +111,9 @@ def _check_python(table: Table) -> None:
 
 
 def _check_source(table: Table, tables: dict[str, Table]) -> None:
-    if not isinstance(table.source, Delta):
+    if not table.origin.reads_table:
         return
-    source = table.source.table
+    source = table.origin.table
     if table.is_view:
         if tables[source].temporary:
             raise declaration_error(
@@ -128,7 +128,7 @@ def _check_source(table: Table, tables: dict[str, Table]) -> None:
             f"source '{source}' is a materialized view, and a stream would stop at its next refresh, which replaces "
             f"all rows: read what the view reads, or make this table a view, write=Replace()",
         )
-    if isinstance(tables[source].write, Upsert) and not table.source.changes:
+    if tables[source].write.upserts and not table.origin.changes:
         raise declaration_error(
             table,
             f"source '{source}' is upserted, and a stream of appends would stop at the first changed row: "
@@ -137,25 +137,22 @@ def _check_source(table: Table, tables: dict[str, Table]) -> None:
 
 
 def _check_write(table: Table, tables: dict[str, Table]) -> None:
-    if isinstance(table.write, Replace):
-        return
     types = ddl.types(table.schema)
-    keys = (*table.write.unique, *table.write.first_by) if isinstance(table.write, Append) else table.write.keys
-    for key in keys:
+    for key in table.write.compared:
         if key not in types:
             raise declaration_error(table, f"key '{key}' is not a column of its schema: {suggest(key, list(types))}")
         if types[key] in INCOMPARABLE:
             raise declaration_error(
                 table, f"key '{key}' is {types[key]}, which Spark cannot compare: name another column"
             )
-    if isinstance(table.write, Upsert):
-        _check_upsert(table, table.write, tables)
+    if table.write.upserts:
+        _check_upsert(table, table.write_as(Upsert), tables)
 
 
 def _check_upsert(table: Table, write: Upsert, tables: dict[str, Table]) -> None:
     if not write.keys:
         raise declaration_error(table, "Upsert has no keys: name the columns that identify a row")
-    if not isinstance(table.source, Delta):
+    if not table.origin.reads_table:
         raise declaration_error(table, "an upserted table reads a Delta table, and its source is none: read one")
     bucket = write.recompute
     if bucket is None:
@@ -174,7 +171,7 @@ def _check_upsert(table: Table, write: Upsert, tables: dict[str, Table]) -> None
         )
     if bucket.name not in write.keys:
         raise declaration_error(table, f"bucket '{bucket.name}' is not one of its keys: add it to {write.keys}")
-    options = ddl.columns(tables[table.source.table].schema)
+    options = ddl.columns(tables[table.origin.table].schema)
     if bucket.of not in options:
         raise declaration_error(
             table, f"bucket of '{bucket.of}', which its source has not: {suggest(bucket.of, options)}"
@@ -182,15 +179,13 @@ def _check_upsert(table: Table, write: Upsert, tables: dict[str, Table]) -> None
 
 
 def _check_bronze(table: Table) -> None:
-    if not isinstance(table.source, Kafka):
+    if not table.origin.reads_topics:
         return
     if table.layer != "bronze":
         raise declaration_error(
             table, "only bronze reads Kafka, so that what arrived is kept as it arrived: read a bronze table"
         )
-    forbidden = (
-        "expect" if table.expect else "unique" if isinstance(table.write, Append) and table.write.unique else None
-    )
+    forbidden = "expect" if table.expect else "unique" if table.write.unique else None
     if forbidden:
         raise declaration_error(
             table, f"{forbidden} would drop messages, and bronze keeps each as it arrived: put it on the silver table"

@@ -10,7 +10,7 @@ from include.project import avro, columns, declaration, last_good, lookups, rang
 from include.project.declaration import declaration_error
 from include.project.last_good import Definition
 from include.project.table_files import TableFile
-from include.spec import Delta, References, Table
+from include.spec import References, Table
 
 TableCheck = Callable[[Table], None]
 GraphCheck = Callable[[Table, dict[str, Table]], None]
@@ -117,8 +117,7 @@ def reads(table: Table, are_pinned: bool = True) -> list[str]:
 
     are_pinned: also those that it reads at one version, whatever is committed later.
     """
-    sources = [reader.source for reader in table.readers if isinstance(reader.source, Delta)]
-    names = [source.table for source in sources if are_pinned or not source.is_pinned]
+    names = [source.table for source in table.upstream if are_pinned or not source.is_pinned]
     names += [lookup.table for lookup in table.lookups]
     return names + [rule.table for rule in table.expect if isinstance(rule, References)]
 

@@ -1,7 +1,7 @@
 """Checks the lookups of a table, and writes the sentence for each mistake."""
 
 from include.project.declaration import declaration_error, suggest
-from include.spec import Append, Files, Lookup, Table, Upsert, ddl
+from include.spec import Lookup, Table, ddl
 
 
 def check_alone(table: Table) -> None:
@@ -32,7 +32,7 @@ def _refusal(table: Table) -> str | None:
         return "stand on a temporary step: put them on the table that reads it"
     if table.is_recomputed:
         return "stand on a recomputed aggregate: put them on the table it reads"
-    if isinstance(table.source, Files):
+    if table.origin.reads_files:
         return "stand on a table of files, which keeps what arrived: put them on a table that reads it"
     return None
 
@@ -59,8 +59,8 @@ def _check_dimension(table: Table, lookup: Lookup, dimension: Table) -> None:
             raise declaration_error(
                 table, f"the lookup of {lookup.table} names '{name}', no column of it: {suggest(name, list(types))}"
             )
-    keys = _unique_columns(dimension)
-    if isinstance(dimension.write, Append) and dimension.write.watermark:
+    keys = dimension.write.identified_by
+    if dimension.write.appends and dimension.write.watermark:
         raise declaration_error(
             table,
             f"the lookup of {lookup.table} finds one row of a key, and its Append with a watermark stores a key again "
@@ -72,7 +72,7 @@ def _check_dimension(table: Table, lookup: Lookup, dimension: Table) -> None:
         raise declaration_error(
             table, f"the lookup of {lookup.table} is on {found}, of which it may hold several rows: {remedy}"
         )
-    is_history = isinstance(dimension.write, Upsert) and dimension.write.scd == 2
+    is_history = dimension.write.is_history
     if is_history and lookup.at is None and not lookup.current:
         raise declaration_error(
             table,
@@ -89,10 +89,3 @@ def _check_dimension(table: Table, lookup: Lookup, dimension: Table) -> None:
             f"refresh_seconds of {lookup.table} is {lookup.refresh_seconds:g}, and VACUUM may delete a version after "
             f"{dimension.maintain.retention_seconds:g}: make it shorter",
         )
-
-
-def _unique_columns(dimension: Table) -> tuple[str, ...]:
-    """Returns the columns that identify a row, or the history of one."""
-    if isinstance(dimension.write, Upsert):
-        return dimension.write.keys
-    return dimension.write.unique if isinstance(dimension.write, Append) else ()

@@ -5,15 +5,15 @@ from datetime import UTC, datetime, timedelta
 
 from include.errors import UsageError
 from include.project.declaration import declaration_error, suggest
-from include.spec import Bucket, Delta, Kafka, Table, Upsert, ddl
+from include.spec import Bucket, Table, ddl
 
 
 def full_refresh_refusal(table: Table) -> str | None:
     """Why a full refresh must not rebuild the table, with an alternative; None if it may."""
-    kafka = [str(flow.source) for flow in table.flows if isinstance(flow.source, Kafka)]
+    kafka = [str(source) for source in table.topics]
     if table.reset_allowed or (table.reset_allowed is None and not kafka):
         return None
-    has_only_tables = all(isinstance(flow.source, Delta) for flow in table.flows)
+    has_only_tables = all(flow.origin.reads_table for flow in table.flows)
     alternative = "backfill a range of it" if has_only_tables else "refresh the tables that read it"
     if table.reset_allowed is False:
         return f"its file says reset_allowed=False; new data still flows: {alternative}, or take that out"
@@ -98,7 +98,7 @@ def check_ranges(table: Table) -> None:
         raise declaration_error(
             table, "time_column is for tables of appends, and a view is refreshed, not backfilled: take it out"
         )
-    if isinstance(table.write, Upsert):
+    if table.write.upserts:
         raise declaration_error(
             table,
             "time_column is for tables of appends, and an Upsert is backfilled by its bucket, or as a whole without "
@@ -131,7 +131,7 @@ def parse_slice(table: Table, begin: str | None, end: str | None, as_a_whole: bo
         raise UsageError(f"--from is {begin}, which is not before --to, {end}: the row at --to is not in the range")
     if is_date(table) and any(bound.timetz() != EPOCH.timetz() for bound in (time_range.begin, time_range.end)):
         raise UsageError(f"{table.sliced_by} of {table.name} is a DATE: name whole days, such as --from 2026-03-01")
-    bucket = table.write.recompute if isinstance(table.write, Upsert) else None
+    bucket = table.write.recompute
     return time_range.rounded_to_buckets(bucket) if bucket else time_range
 
 
@@ -146,18 +146,16 @@ def refusal(table: Table, as_a_whole: bool = False) -> str | None:
         return "it is a view, which has no ranges: refresh it with jobs/refresh.py"
     if as_a_whole and (why := full_refresh_refusal(table)):
         return why
-    sources = [flow.source for flow in table.flows]
-    deltas = [source for source in sources if isinstance(source, Delta)]
-    if len(deltas) < len(sources) and not as_a_whole:
+    if len(table.upstream) < len(table.flows) and not as_a_whole:
         return (
             "it keeps what arrived, and Kafka and folders forget, so nobody could make its rows again: backfill the "
             "tables that read it"
         )
     if table.is_recomputed:
         return None
-    if feeds := [source for source in deltas if source.changes]:
+    if feeds := [source for source in table.upstream if source.changes]:
         return f"it keeps changes, and what has changed is past: backfill {feeds[0].table}, and its changes follow"
-    if any(source.since or source.since_version is not None for source in deltas):
+    if any(source.begins_late for source in table.upstream):
         return "since says where it begins, and what it left out is unknown: take since out first"
     if table.time_column is None and not as_a_whole and not table.merges_changes:
         return (
@@ -174,7 +172,7 @@ def downstream_slice(reader: Table, table: Table, replaced: Slice) -> Slice | st
         return why
     if is_whole:
         return Slice()
-    if isinstance(reader.write, Upsert):
+    if reader.write.upserts:
         bucket = reader.write.recompute
         if bucket is None:
             return Slice()

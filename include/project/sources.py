@@ -13,7 +13,6 @@ from include.spec import (
     FILES_SCHEMA,
     FORMATS,
     NEW_COLUMNS,
-    TYPED_FORMATS,
     Append,
     Cast,
     Debezium,
@@ -37,8 +36,8 @@ def check_sources(table: Table) -> None:
     if isinstance(table.source, Mapping) and not table.is_view:
         _check_branches(table, list(table.source))
     for flow in table.flows:
-        if isinstance(flow.source, Kafka):
-            _check_kafka(flow, flow.source)
+        if flow.origin.reads_topics:
+            _check_kafka(flow, flow.source_as(Kafka))
     _check_overlap(table)
     _check_clusters(table)
 
@@ -46,7 +45,7 @@ def check_sources(table: Table) -> None:
 def _check_branches(table: Table, names: list[str]) -> None:
     if not names:
         raise declaration_error(table, "source has no branch: name at least one, or give it one source")
-    if not isinstance(table.write, Append):
+    if not table.write.appends:
         raise declaration_error(
             table,
             "Upsert has several sources, and the rows of one would overwrite those of another: append the branches to "
@@ -55,7 +54,7 @@ def _check_branches(table: Table, names: list[str]) -> None:
     for name in names:
         if not BRANCH.fullmatch(name):
             raise declaration_error(table, f"branch {name!r} is no plain word: use small letters, digits and _")
-    if any(isinstance(flow.source, Files) for flow in table.flows):
+    if any(flow.origin.reads_files for flow in table.flows):
         raise declaration_error(
             table,
             "Files stands beside other sources, and its columns come and go with its files: let it fill a table of "
@@ -100,7 +99,7 @@ def _check_pattern(flow: Table, pattern: str) -> None:
 def _check_overlap(table: Table) -> None:
     flow_by_origin: dict[str, str] = {}
     for flow in table.flows:
-        for origin in _origins(flow.source):
+        for origin in flow.origin.parts:
             first_flow = flow_by_origin.setdefault(origin, flow.flow)
             if first_flow != flow.flow:
                 raise declaration_error(
@@ -112,8 +111,7 @@ def _check_overlap(table: Table) -> None:
 
 def _check_clusters(table: Table) -> None:
     """A row names its topic and not its cluster, so that topics of the same name would be one."""
-    sources = [flow.source for flow in table.flows if isinstance(flow.source, Kafka)]
-    for source, other in combinations(sources, 2):
+    for source, other in combinations(table.topics, 2):
         may_match = source.pattern is not None or other.pattern is not None
         if source.cluster != other.cluster and (may_match or set(source.names) & set(other.names)):
             raise declaration_error(
@@ -123,22 +121,15 @@ def _check_clusters(table: Table) -> None:
             )
 
 
-def _origins(source: object) -> list[str]:
-    if isinstance(source, Kafka):
-        cluster = f" of cluster '{source.cluster}'" if source.cluster else ""
-        return [f"topic '{name}'{cluster}" for name in source.names]
-    return [f"table '{source.table}'"] if isinstance(source, Delta) else []
-
-
 GLOB = "*?[]{}"
 
 
 def check_files(table: Table, tables: dict[str, Table]) -> None:
     """Raises DeclarationError for the first mistake. All tables have passed the checks of single tables."""
-    if isinstance(table.source, Files):
-        _check_file_source(table, table.source)
+    if table.origin.reads_files:
+        _check_file_source(table, table.source_as(Files))
         _check_bronze_files(table)
-        _check_columns(table, table.source)
+        _check_columns(table, table.source_as(Files))
     if table.parse:
         _check_parse(table, table.parse, tables)
 
@@ -162,22 +153,36 @@ def _check_file_source(table: Table, source: Files) -> None:
         )
     if set(source.pattern) & set(GLOB) - set("*?"):
         raise declaration_error(table, f"pattern is {source.pattern!r}: use * and ? alone")
-    if not source.header and source.format != "csv":
+    known = FORMATS[source.format].options
+    if not source.header and "header" not in known:
         raise declaration_error(table, f"header=False, and {source.format} has no header: leave it out")
-    _check_text_options(table, source)
-
-
-def _check_text_options(table: Table, source: Files) -> None:
-    if source.multi_line and source.format != "json":
+    if source.multi_line and "multi_line" not in known:
         raise declaration_error(
             table, f"multi_line=True, which is for JSON, and its format is {source.format}: leave it out"
         )
+    _check_widths(table, source)
+    _check_text_options(table, source)
+
+
+def _check_widths(table: Table, source: Files) -> None:
+    if bool(source.widths) != ("widths" in FORMATS[source.format].options):
+        if source.widths:
+            raise declaration_error(table, f"widths is set, and {source.format} has none: leave it out")
+        raise declaration_error(
+            table, "format is fixed_width, and widths is empty: name its columns in order, widths={'account': 10}"
+        )
+    for name, width in source.widths.items():
+        if width < 1:
+            raise declaration_error(table, f"widths['{name}'] is {width}: set it to a whole number above 0")
+
+
+def _check_text_options(table: Table, source: Files) -> None:
     defaults = {field.name: field.default for field in fields(source)}
     given = {name: getattr(source, name) for name in ("separator", "quote", "escape", "comment")}
     for name, value in given.items():
         if value == defaults[name]:
             continue
-        if source.format != "csv":
+        if name not in FORMATS[source.format].options:
             raise declaration_error(table, f"{name} is {value!r}, and {source.format} has none: leave it out")
         is_character = isinstance(value, str) and len(value) == 1 and value.isascii() and value not in "\r\n\0"
         if not is_character and (name, value) != ("quote", ""):
@@ -199,8 +204,8 @@ def _check_bronze_files(table: Table) -> None:
         ("expect", table.expect),
         ("parse", table.parse),
         ("transform", table.transform),
-        ("Upsert", not isinstance(table.write, Append)),
-        ("unique", isinstance(table.write, Append) and table.write.unique),
+        ("Upsert", not table.write.appends),
+        ("unique", table.write.unique),
     ):
         if is_set:
             raise declaration_error(
@@ -215,7 +220,7 @@ def _check_columns(table: Table, source: Files) -> None:
             raise declaration_error(
                 table, f"'{column}' is a column that every table of files has: take it out of its schema"
             )
-    if source.format in TYPED_FORMATS:
+    if FORMATS[source.format].is_typed:
         return
     for name, kind in ddl.types(table.schema.removesuffix(FILES_SCHEMA)).items():
         if kind != "STRING":
@@ -230,7 +235,7 @@ def _check_parse(table: Table, parse: Parse, tables: dict[str, Table]) -> None:
     if isinstance(parse, Debezium):
         debezium.check(table, parse)
     for reader in table.readers:
-        columns = _source_columns(reader.source, tables)
+        columns = _source_columns(reader, tables)
         for name in parse.into if isinstance(parse, Cast) else (parse.column,):
             if columns and name not in columns:
                 parse_type = type(parse).__name__
@@ -239,11 +244,12 @@ def _check_parse(table: Table, parse: Parse, tables: dict[str, Table]) -> None:
                 )
 
 
-def _source_columns(source: object, tables: dict[str, Table]) -> list[str]:
-    """The columns of a source. Empty if they are unknown: files may add columns that are not declared."""
-    if isinstance(source, Kafka):
-        return ddl.columns(source.schema)
-    if not isinstance(source, Delta) or isinstance(tables[source.table].source, Files):
+def _source_columns(reader: Table, tables: dict[str, Table]) -> list[str]:
+    """The columns of its source. Empty if they are unknown: files may add columns that are not declared."""
+    source = reader.origin
+    if source.reads_topics:
+        return ddl.columns(reader.source_as(Kafka).schema)
+    if not source.reads_table or tables[source.table].origin.reads_files:
         return []
     return ddl.columns(tables[source.table].schema) + (ddl.columns(CHANGE_SCHEMA) if source.changes else [])
 
@@ -253,9 +259,8 @@ CHANGE_FEED_PROPERTY = "delta.enableChangeDataFeed"
 
 def check_delta_sources(table: Table) -> None:
     """Raises DeclarationError for a mistake that is visible without other tables."""
-    for flow in table.flows:
-        if isinstance(flow.source, Delta):
-            _check_delta_source(table, flow.source)
+    for source in () if table.is_view else table.upstream:
+        _check_delta_source(table, source)
     if table.temporary and not table.is_view:
         _check_step(table)
 
@@ -263,8 +268,8 @@ def check_delta_sources(table: Table) -> None:
 def check_delta_graph(table: Table, tables: dict[str, Table]) -> None:
     """Raises DeclarationError for a mistake in relation to other tables. All sources are declared."""
     for flow in table.flows:
-        if isinstance(flow.source, Delta):
-            _check_delta_source_among(flow, flow.source, tables)
+        if flow.origin.reads_table:
+            _check_delta_source_among(flow, flow.source_as(Delta), tables)
 
 
 def _check_delta_source_among(table: Table, source: Delta, tables: dict[str, Table]) -> None:
@@ -298,10 +303,10 @@ def inline_steps(tables: dict[str, Table]) -> tuple[dict[str, Table], dict[str, 
     gets the table property for its change feed.
     """
     flows = [flow for table in tables.values() for flow in table.flows]
-    feed_tables = {flow.source.table for flow in flows if isinstance(flow.source, Delta) and flow.source.changes}
+    feed_tables = {flow.origin.table for flow in flows if flow.origin.changes}
     result: dict[str, Table] = {}
     for name, table in tables.items():
-        step = result.get(table.source.table) if isinstance(table.source, Delta) else None
+        step = result.get(table.origin.table)
         if step and step.temporary:
             table = replace(table, source=step.source, steps=(*step.steps, replace(step, steps=())))
         if name in feed_tables:
@@ -340,7 +345,7 @@ def _check_delta_source(table: Table, source: Delta) -> None:
 
 
 def _check_step(table: Table) -> None:
-    if not isinstance(table.source, Delta):
+    if not table.origin.reads_table:
         raise declaration_error(
             table, "a temporary step keeps nothing, and what arrives has to be kept: let it read a table"
         )
@@ -366,10 +371,10 @@ def _check_step(table: Table) -> None:
 
 def _reads_changes(step: Table, tables: dict[str, Table]) -> bool:
     """Whether a temporary step, or a step that it reads, reads a change feed."""
-    while step.temporary and isinstance(step.source, Delta):
-        if step.source.changes:
+    while step.temporary and step.origin.reads_table:
+        if step.origin.changes:
             return True
-        step = tables[step.source.table]
+        step = tables[step.origin.table]
     return False
 
 

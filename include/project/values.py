@@ -181,7 +181,7 @@ def check_credentials(table: Table) -> None:
     sources = table.source.values() if isinstance(table.source, Mapping) else (table.source,)
     for value in (*sources, getattr(table.parse, "registry", None)):
         kind, text = type(value).__name__, repr(value)
-        if kind in PLACES and (SECRET_VALUE.search(text) or (isinstance(value, Kafka) and BROKER.search(text))):
+        if kind in PLACES and (SECRET_VALUE.search(text) or (kind == Kafka.__name__ and BROKER.search(text))):
             raise declaration_error(table, f"{kind} has a password or key, and {_refuse_secret(kind)}")
     for name in table.properties if isinstance(table.properties, Mapping) else ():
         if SECRET_NAME.search(str(name)):

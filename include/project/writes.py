@@ -16,13 +16,14 @@ ADDED = ("_sequences", "valid_from", "valid_to", "is_current")
 
 def check_changes(table: Table) -> None:
     """Raises DeclarationError for the first mistake. The table has passed the checks of its keys and columns."""
-    if not isinstance(table.write, Upsert):
+    if not table.write.upserts:
         return
-    if table.write.sequence_by is None:
-        _require_no_options(table, table.write)
+    write = table.write_as(Upsert)
+    if write.sequence_by is None:
+        _require_no_options(table, write)
         return
-    _check_sequence(table, table.write, table.write.sequence_by)
-    _check_change_kind(table, table.write)
+    _check_sequence(table, write, write.sequence_by)
+    _check_change_kind(table, write)
     if table.time_column is not None:
         raise declaration_error(
             table, "time_column selects ranges of a backfill, and changes are merged again as a whole: take it out"
@@ -114,7 +115,7 @@ def check_view(table: Table) -> None:
     if isinstance(table.source, Mapping):
         _check_view_names(table, list(table.source))
     for reader in table.readers:
-        _check_view_source(table, reader.source)
+        _check_view_source(reader)
     for rule in table.expect:
         if not isinstance(rule, Expect):
             raise declaration_error(
@@ -150,13 +151,14 @@ def _check_view_names(table: Table, names: list[str]) -> None:
             ) from error
 
 
-def _check_view_source(table: Table, source: object) -> None:
-    if not isinstance(source, Delta):
+def _check_view_source(table: Table) -> None:
+    if not table.origin.reads_table:
         raise declaration_error(
             table,
-            f"Replace reads {type(source).__name__}, and a view is recomputed from stored tables: "
+            f"Replace reads {type(table.source).__name__}, and a view is recomputed from stored tables: "
             f"read the bronze table that keeps it",
         )
+    source = table.source_as(Delta)
     if source.version_as_of is not None and source.timestamp_as_of is not None:
         raise declaration_error(
             table,

@@ -27,7 +27,7 @@ from include.maintenance import vacuum_guard
 from include.project import ranges
 from include.project.ranges import Slice
 from include.settings import settings
-from include.spec import Delta, Files, Kafka, Table
+from include.spec import Files, Kafka, Table
 
 FILE = "_filename"
 
@@ -38,10 +38,13 @@ def lines(table: Table) -> Iterator[str]:
     Raises UsageError where the declaration does not permit the loss, and Unreachable.
     """
     for flow in table.flows:
-        if isinstance(flow.source, Kafka):
-            yield from _records(flow, flow.source)
-    if isinstance(table.source, Files) and (lost := missing_files(table, _files_in_folder(table.source))):
-        yield f"  {_file_words(lost)} that it holds lie in {_folder(table.source)} no more, and those rows will be gone"
+        if flow.origin.reads_topics:
+            yield from _records(flow, flow.source_as(Kafka))
+    if not table.origin.reads_files:
+        return
+    source = table.source_as(Files)
+    if lost := missing_files(table, _files_in_folder(source)):
+        yield f"  {_file_words(lost)} that it holds lie in {_folder(source)} no more, and those rows will be gone"
 
 
 def missing_files(table: Table, existing: set[str]) -> list[str]:
@@ -51,11 +54,10 @@ def missing_files(table: Table, existing: set[str]) -> list[str]:
     """
     missing = sorted(stored_file_names(table.name) - existing)
     if missing and table.reset_allowed is None:
-        assert isinstance(table.source, Files)
         raise UsageError(
             f"{table.name} cannot be refreshed: {_file_words(missing)} that it holds cannot be read in "
-            f"{_folder(table.source)} any more, and those rows would be gone; new data still flows: restore what is "
-            f"missing, or declare reset_allowed=True to do without it"
+            f"{_folder(table.source_as(Files))} any more, and those rows would be gone; new data still flows: "
+            f"restore what is missing, or declare reset_allowed=True to do without it"
         )
     return missing
 
@@ -140,10 +142,9 @@ def range_for_reader(reader: Table, table: Table, replaced: Slice, alone: bool) 
 
 
 def _source_name(flow: Table) -> str:
-    source = flow.source
-    if isinstance(source, Files):
-        return settings().folder(source.path)
-    return source.table if isinstance(source, Delta) else str(source)
+    if flow.origin.reads_files:
+        return _folder(flow.source_as(Files))
+    return flow.origin.table or str(flow.source)
 
 
 def rows(table: Table, range_: Slice) -> int:
@@ -158,11 +159,7 @@ def rows(table: Table, range_: Slice) -> int:
 
 def _stored_readers(tables: Catalog, table: str) -> list[Table]:
     flows = [tables.flows[name] for name in vacuum_guard.readers(tables, table)]
-    return [
-        flow
-        for flow in flows
-        if settings().is_stored(flow.name) and isinstance(flow.source, Delta) and not flow.source.changes
-    ]
+    return [flow for flow in flows if settings().is_stored(flow.name) and not flow.origin.changes]
 
 
 def txn_app_id(backfill: Backfill) -> str:
@@ -197,7 +194,7 @@ def readers(tables: Catalog, table: str) -> list[Table]:
     return [
         flow
         for flow in tables.flows.values()
-        if isinstance(flow.source, Delta) and flow.source.table == table and not flow.source.changes
+        if flow.origin.table == table and not flow.origin.changes
         if checkpoint_files.position_of(flow.flow)
     ]
 

@@ -1,6 +1,7 @@
 """Checks whether a flow can read its source again from an earlier position: whether all data is still there."""
 
 from collections.abc import Iterator
+from functools import singledispatch
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,19 +27,19 @@ def obstacles(flow: Table, metadata: dict[str, Any] | None, newest: dict[str, An
     """
     if metadata is None and newest is None:
         return
-    if isinstance(flow.source, Kafka):
-        yield from _of_topics(flow, flow.source, metadata, newest)
-    elif isinstance(flow.source, Files):
-        yield from _of_files(flow, flow.source, metadata, newest)
-    elif isinstance(flow.source, Delta) and metadata is not None:
-        try:
-            yield from _of_table(flow, flow.source, metadata["source_to"])
-        except FlowBroken as error:
-            yield f"{flow.flow}: {error}"
+    yield from _of_source(flow.source, flow, metadata, newest)
 
 
+@singledispatch
+def _of_source(
+    source: object, flow: Table, metadata: dict[str, Any] | None, newest: dict[str, Any] | None
+) -> Iterator[str]:
+    raise TypeError(f"{flow.flow} reads {source}")
+
+
+@_of_source.register
 def _of_topics(
-    flow: Table, source: Kafka, metadata: dict[str, Any] | None, newest: dict[str, Any] | None
+    source: Kafka, flow: Table, metadata: dict[str, Any] | None, newest: dict[str, Any] | None
 ) -> Iterator[str]:
     current, previous = topics.source_identity(source), (metadata or newest or {}).get("source") or {}
     if not topics.is_continuation(previous, current):
@@ -56,8 +57,9 @@ def _of_topics(
                 yield f"{flow.flow}: {topic}/{clock.partition} cannot be read again from {clock.position}: {clock.why}"
 
 
+@_of_source.register
 def _of_files(
-    flow: Table, source: Files, metadata: dict[str, Any] | None, newest: dict[str, Any] | None
+    source: Files, flow: Table, metadata: dict[str, Any] | None, newest: dict[str, Any] | None
 ) -> Iterator[str]:
     try:
         kept_files, read_files = (_files_read(flow, commit_metadata) for commit_metadata in (metadata, newest))
@@ -79,7 +81,19 @@ def _files_read(flow: Table, metadata: dict[str, Any] | None) -> set[str]:
     return {file.path for file in files}
 
 
-def _of_table(flow: Table, source: Delta, offset: dict[str, Any]) -> Iterator[str]:
+@_of_source.register
+def _of_table(
+    source: Delta, flow: Table, metadata: dict[str, Any] | None, newest: dict[str, Any] | None
+) -> Iterator[str]:
+    if metadata is None:
+        return
+    try:
+        yield from _of_versions(source, flow, metadata["source_to"])
+    except FlowBroken as error:
+        yield f"{flow.flow}: {error}"
+
+
+def _of_versions(source: Delta, flow: Table, offset: dict[str, Any]) -> Iterator[str]:
     log = DeltaLog(settings().table_path(source.table))
     version = offset_ranges.delta_position(offset)[0]
     first = version + bool(offset.get("isStartingVersion"))

@@ -11,7 +11,7 @@ from include.flows import batches, resume_position
 from include.flows.batches import BatchHistory, BatchRecord
 from include.ledger import inspection
 from include.settings import settings
-from include.spec import Delta, Files, Kafka, Table
+from include.spec import Table
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ def _warnings(flow: Table, flow_batches: list[BatchRecord], last: BatchRecord | 
         )
     if missing := [batch.name for batch in flow_batches if batch.state == batches.MISSING]:
         warnings.append(f"LEFT OUT: the table lacks {', '.join(missing[:5])}, which lie before that place")
-    if last is None and isinstance(flow.source, Kafka):
+    if last is None and flow.origin.reads_topics:
         warnings.append("what Kafka's retention has deleted cannot be read again: see the runbook of accept data loss")
-    if last is None and isinstance(flow.source, Delta | Files):
+    elif last is None:
         warnings.append(f"everything that {flow.source} holds would be read")
     return warnings
 

@@ -82,8 +82,8 @@ def _violations(
             )
     for table in tables.values():
         for flow in table.flows:
-            if isinstance(flow.source, Delta) and flow.source.table in timelines:
-                yield from _check_reader(flow, flow.source, versions, timelines)
+            if flow.origin.table in timelines:
+                yield from _check_reader(flow, flow.source_as(Delta), versions, timelines)
     for group in together:
         for name, version in group.items():
             if versions[name] >= version and any(versions[other] < group[other] for other in group):
@@ -262,7 +262,7 @@ def _window_key(commit: Commit) -> tuple[str, object]:
 
 def reads(table: Table, restored: set[str]) -> bool:
     """Returns whether a flow of the table reads one of the restored tables."""
-    return any(isinstance(flow.source, Delta) and flow.source.table in restored for flow in table.flows)
+    return any(flow.origin.table in restored for flow in table.flows)
 
 
 def _obstacles(table: Table, timeline: Timeline, part: RestorePoint, restored: set[str]) -> Iterator[str]:
@@ -286,17 +286,13 @@ def _obstacles(table: Table, timeline: Timeline, part: RestorePoint, restored: s
             )
     for flow in table.flows:
         kept_batch, newest = timeline.stand(flow.flow, part.version), timeline.stand(flow.flow, timeline.versions[-1])
-        source_is_restored = isinstance(flow.source, Delta) and flow.source.table in restored
-        if kept_batch is None and isinstance(flow.source, Delta) and _begins_late(flow.source):
+        source_is_restored = flow.origin.table in restored
+        if kept_batch is None and flow.origin.begins_late:
             yield f"{flow.flow}: it would start from the beginning, and its source says since when: name a later moment"
         elif not source_is_restored:
             yield from replayable.obstacles(
                 flow, kept_batch.stamp if kept_batch else None, newest.stamp if newest else None
             )
-
-
-def _begins_late(source: Delta) -> bool:
-    return source.since is not None or source.since_version is not None
 
 
 def _undone_words(undone: list[Commit]) -> Iterator[str]:

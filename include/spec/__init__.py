@@ -16,11 +16,12 @@ from include.spec.origin import INTEGER_TIMES as INTEGER_TIMES
 from include.spec.origin import KAFKA_SCHEMA as KAFKA_SCHEMA
 from include.spec.origin import KAFKA_SCHEMA_WITH_IDS as KAFKA_SCHEMA_WITH_IDS
 from include.spec.origin import NEW_COLUMNS as NEW_COLUMNS
-from include.spec.origin import TYPED_FORMATS as TYPED_FORMATS
+from include.spec.origin import AnySource as AnySource
 from include.spec.origin import Avro as Avro
 from include.spec.origin import Cast as Cast
 from include.spec.origin import Debezium as Debezium
 from include.spec.origin import Delta as Delta
+from include.spec.origin import FileFormat as FileFormat
 from include.spec.origin import Files as Files
 from include.spec.origin import Json as Json
 from include.spec.origin import Kafka as Kafka
@@ -43,3 +44,4 @@ from include.spec.write_mode import Bucket as Bucket
 from include.spec.write_mode import Replace as Replace
 from include.spec.write_mode import Upsert as Upsert
 from include.spec.write_mode import Watermark as Watermark
+from include.spec.write_mode import WriteMode as WriteMode

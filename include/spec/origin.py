@@ -2,10 +2,32 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-# Formats whose files say the types of their columns, and formats of text.
-TYPED_FORMATS = ("parquet", "orc", "avro")
-FORMATS = ("csv", "json", "text", *TYPED_FORMATS)
+
+@dataclass(frozen=True)
+class FileFormat:
+    """What a declaration may say of a format of files.
+
+    is_typed: its files say the types of their columns; else all columns are STRING. options: fields of `Files` that
+        only some formats know. required: those of them that have no default.
+    """
+
+    is_typed: bool = False
+    options: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+
+
+# docs/add-a-format.md says how to add one.
+FORMATS = {
+    "csv": FileFormat(options=("header", "separator", "quote", "escape", "comment")),
+    "json": FileFormat(options=("multi_line",)),
+    "text": FileFormat(),
+    "parquet": FileFormat(is_typed=True),
+    "orc": FileFormat(is_typed=True),
+    "avro": FileFormat(is_typed=True),
+    "fixed_width": FileFormat(options=("widths",), required=("widths",)),
+}
 # Columns that identify the origin of a row: a record of a file, or of a topic.
 ORIGIN = ("_filename", "_index", "topic", "partition", "offset")
 # Columns of a quarantine that say which row of the source could not be processed, and why.
@@ -49,8 +71,51 @@ CHANGE_SCHEMA = """
 """
 
 
+class AnySource:
+    """What every source answers. One that lacks an option has the value that stands here."""
+
+    reads_topics: ClassVar[bool] = False
+    reads_files: ClassVar[bool] = False
+    reads_table: ClassVar[bool] = False
+    # The measure of what is unread.
+    unit: ClassVar[str] = "versions"
+    # The columns that a table has in addition to those that its file declares, as DDL.
+    added_schema: ClassVar[str] = ""
+    table: str = ""
+    changes: bool = False
+    since_version: int | None = None
+    since: str | None = None
+    wait: bool = False
+    schema_ids: bool = False
+    cluster: str | None = None
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it is read at one version, whatever is committed later."""
+        return False
+
+    @property
+    def begins_late(self) -> bool:
+        """Whether it leaves out what its source held before a version or time."""
+        return self.since is not None or self.since_version is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics by name; empty if the source has a pattern, or is no Kafka."""
+        return ()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What it reads, one by one, as far as its declaration names it: two flows must not share a part."""
+        return ()
+
+
+class Branches(AnySource):
+    """Several sources, which have nothing in common."""
+
+
 @dataclass(frozen=True)
-class Kafka:
+class Kafka(AnySource):
     """All records of one or several topics, from the first offset on, with the columns of `KAFKA_SCHEMA`.
 
     pattern: instead of topics, a regular expression for complete topic names. It must mean the same in Java and Python.
@@ -61,6 +126,8 @@ class Kafka:
     cluster: the name of its Kafka cluster, in lowercase letters, digits and `_`. None: the cluster of `SLUICE_KAFKA`.
     """
 
+    reads_topics: ClassVar[bool] = True
+    unit: ClassVar[str] = "records"
     topics: str | tuple[str, ...] = ()
     pattern: str | None = None
     max_offsets: int = 1_000_000
@@ -69,7 +136,6 @@ class Kafka:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The topics by name; empty if the source has a pattern."""
         return (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
 
     @property
@@ -77,13 +143,18 @@ class Kafka:
         """The columns of its rows, as DDL."""
         return KAFKA_SCHEMA_WITH_IDS if self.schema_ids else KAFKA_SCHEMA
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        cluster = f" of cluster '{self.cluster}'" if self.cluster else ""
+        return tuple(f"topic '{name}'{cluster}" for name in self.names)
+
     def __str__(self) -> str:
         topics = f"topics like '{self.pattern}'" if self.pattern else "topic " + ", ".join(map(repr, self.names))
         return f"{topics} of cluster '{self.cluster}'" if self.cluster else topics
 
 
 @dataclass(frozen=True)
-class Delta:
+class Delta(AnySource):
     """The rows that are appended to another table of the catalog, or its change data feed. For a view: all its rows.
 
     changes: read the change data feed: the columns of the table and of `CHANGE_SCHEMA`. It begins with the current
@@ -99,6 +170,7 @@ class Delta:
         version of the change data feed is never split.
     """
 
+    reads_table: ClassVar[bool] = True
     table: str
     changes: bool = False
     since_version: int | None = None
@@ -111,21 +183,24 @@ class Delta:
     wait: bool = field(default=True, repr=False)
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        return (f"table '{self.table}'",)
+
+    @property
     def is_pinned(self) -> bool:
-        """Whether it is read at one version, whatever is committed later."""
         return self.version_as_of is not None or self.timestamp_as_of is not None
 
 
 @dataclass(frozen=True)
-class Files:
+class Files(AnySource):
     """Each new file of the folder `path`, exactly once, even if it arrives late, out of order or with an old date.
 
     path: relative to `SLUICE_LANDING`, absolute, or a URL. Subfolders are read, too. Names that begin with `.` or `_`
         are ignored: a writer should rename a file into place when it is complete. A file gets a row in the quarantine
         if it cannot be read, if it is gone, or if it changes after its discovery. A changed file is not read again.
-    format: csv | json | text | parquet | orc | avro. All columns of CSV and JSON (one object a line) are STRING. A line
-        of text is a row with the STRING column `value`. Integers of other files are BIGINT. A name that Delta cannot
-        store has `_` for blanks and each of `,;{}()=`.
+    format: csv | json | text | fixed_width | parquet | orc | avro. All columns of CSV, JSON (one object a line) and
+        text of fixed width are STRING. A line of text is a row with the STRING column `value`. Integers of other files
+        are BIGINT. A name that Delta cannot store has `_` for blanks and each of `,;{}()=`.
     new_columns: action for a column that the table lacks: `add` it, `rescue` it into `_rescued_data`, `fail`, or
         `ignore` it. A table that declares no columns gets the columns of its first files.
     pattern: a pattern with `*` and `?` for file names.
@@ -135,8 +210,12 @@ class Files:
         within quotes, a doubled quote stands for one.
     comment: lines of a CSV that begin with this character are left out. None: none are.
     multi_line: each JSON file holds documents of any number of lines, one after another or in an array.
+    widths: of text of fixed width: by column, in the order of the line, its number of characters.
     """
 
+    reads_files: ClassVar[bool] = True
+    unit: ClassVar[str] = "files"
+    added_schema: ClassVar[str] = FILES_SCHEMA
     path: str
     format: str
     new_columns: str = "add"
@@ -150,6 +229,7 @@ class Files:
     escape: str | None = field(default=None, repr=False)
     comment: str | None = field(default=None, repr=False)
     multi_line: bool = field(default=False, repr=False)
+    widths: Mapping[str, int] = field(default_factory=dict, repr=False, hash=False)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from include.rules import Rule, below_infinity, no_error, not_null
 from include.spec import ddl
-from include.spec.origin import FILES_SCHEMA, KAFKA_SCHEMA, Files, Parse, Source
+from include.spec.origin import KAFKA_SCHEMA, AnySource, Branches, Delta, Kafka, Parse, Source
 from include.spec.write_mode import (
     CHANGE_RULE,
     FLAG_RULE,
@@ -18,6 +18,7 @@ from include.spec.write_mode import (
     Replace,
     Upsert,
     Watermark,
+    WriteMode,
 )
 
 
@@ -66,6 +67,8 @@ class Lookup:
 
 
 Transform = Callable[[Any], Any] | str
+S = TypeVar("S", bound=AnySource)
+W = TypeVar("W", bound=WriteMode)
 LAYERS = ("bronze", "silver", "gold")
 
 
@@ -200,13 +203,42 @@ class Table:
 
     @property
     def is_view(self) -> bool:
-        return isinstance(self.write, Replace)
+        return self.write.replaces
+
+    @property
+    def origin(self) -> AnySource:
+        """Its only source; `Branches` for a table that has several."""
+        return self.source if isinstance(self.source, AnySource) else Branches()
+
+    def source_as(self, kind: type[S]) -> S:
+        """Its only source, for a caller who knows its kind."""
+        assert isinstance(self.source, kind), f"{self.flow} reads {self.source}"
+        return self.source
+
+    def write_as(self, kind: type[W]) -> W:
+        """Its write mode, for a caller who knows its kind."""
+        assert isinstance(self.write, kind), f"{self.name} is written by {self.write}"
+        return self.write
+
+    @property
+    def upstream(self) -> tuple[Delta, ...]:
+        """Its sources that are tables."""
+        return tuple(reader.source_as(Delta) for reader in self.readers if reader.origin.reads_table)
+
+    @property
+    def topics(self) -> tuple[Kafka, ...]:
+        """Its sources that are topics."""
+        return tuple(reader.source_as(Kafka) for reader in self.readers if reader.origin.reads_topics)
 
     def __post_init__(self) -> None:
-        if isinstance(self.source, Files) and isinstance(self.schema, str) and FILES_SCHEMA not in self.schema:
+        if not isinstance(self.schema, str) or not isinstance(self.write, WriteMode):
+            # The check of types says so.
+            return
+        added = self.origin.added_schema
+        if added and added not in self.schema:
             declared = "" if self.schema == KAFKA_SCHEMA else f"{self.schema},"
-            object.__setattr__(self, "schema", f"{declared}{FILES_SCHEMA}")
-        if isinstance(self.schema, str) and self.merges_changes and self.computed_schema not in self.schema:
+            object.__setattr__(self, "schema", f"{declared}{added}")
+        if self.merges_changes and self.computed_schema not in self.schema:
             object.__setattr__(self, "schema", f"{self.schema.rstrip()},{self.computed_schema}")
 
     @property
@@ -220,29 +252,29 @@ class Table:
 
     @property
     def watermark(self) -> Watermark | None:
-        return None if isinstance(self.write, Replace) else self.write.watermark
+        return self.write.watermark
 
     @property
     def has_quarantine(self) -> bool:
         """Whether rows of the table, or files of its source, may be quarantined."""
         late = self.watermark.late if self.watermark else ""
-        return isinstance(self.source, Files) or "quarantine" in (late, *(rule.otherwise for rule in self.rules))
+        return self.origin.reads_files or "quarantine" in (late, *(rule.otherwise for rule in self.rules))
 
     @property
     def merges_changes(self) -> bool:
         """Whether its source rows are changes of keys."""
-        return isinstance(self.write, Upsert) and self.write.sequence_by is not None
+        return self.write.merges_changes
 
     @property
     def is_recomputed(self) -> bool:
         """Whether each batch recomputes rows from all rows of its source."""
-        return isinstance(self.write, Upsert) and not self.merges_changes
+        return self.write.is_recomputed
 
     @property
     def computed_schema(self) -> str:
         """The columns that the merge of changes computes, as DDL; empty for other tables."""
         write = self.write
-        if not isinstance(write, Upsert) or not write.sequence_by or not (write.partial or write.scd == 2):
+        if not write.sequence_by or not (write.partial or write.is_history):
             return ""
         type_ = ddl.definitions(self.schema).get(write.sequence_by, "BIGINT")
         return (PARTIAL_SCHEMA if write.partial else HISTORY_SCHEMA).format(type=type_)
@@ -251,7 +283,7 @@ class Table:
     def rules(self) -> tuple[Rule, ...]:
         """Its expectations. Changes must also name their key and their place in the sequence, and what they do."""
         write = self.write
-        if not isinstance(write, Upsert) or not write.sequence_by:
+        if not write.sequence_by:
             return self.expect
         named = [name for name in (self.parse.into if self.parse else ()) if _is_named(name, write)]
         has_errors = bool(named) and "_errors" in ddl.columns(self.schema)
@@ -268,16 +300,16 @@ class Table:
     @property
     def sliced_by(self) -> str | None:
         """The column that selects the range of a backfill."""
-        bucket = self.write.recompute if isinstance(self.write, Upsert) else None
+        bucket = self.write.recompute
         return bucket.name if bucket else self.time_column
 
     @property
     def merges_in_windows(self) -> bool:
         """Whether its flow runs only in maintenance windows."""
-        return isinstance(self.write, Upsert) and self.write.in_windows
+        return self.write.in_windows
 
 
-def _is_named(column: str, write: Upsert) -> bool:
+def _is_named(column: str, write: WriteMode) -> bool:
     """Whether the column decides what a change does."""
     conditions = [condition for condition in (write.deletes, write.truncates) if condition]
     return any(re.search(rf"\b{re.escape(column)}\b", condition, re.IGNORECASE) for condition in conditions)

@@ -1,6 +1,7 @@
 """How the rows of a batch come into a table: appended, upserted by key, or in place of all others."""
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 LATE_ACTIONS = ("quarantine", "drop")
 # With their seconds.
@@ -39,8 +40,68 @@ class Watermark:
         return f"further ahead than {self.ahead_minutes:g} minutes"
 
 
+class WriteMode:
+    """What every write mode answers. One that lacks an option has the value that stands here."""
+
+    appends: ClassVar[bool] = False
+    upserts: ClassVar[bool] = False
+    # Whether each write puts all rows in place of the stored ones.
+    replaces: ClassVar[bool] = False
+    unique: tuple[str, ...] = ()
+    first_by: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    watermark: Watermark | None = None
+    recompute: "Bucket | None" = None
+    in_windows: bool = False
+    sequence_by: str | None = None
+    deletes: str | None = None
+    truncates: str | None = None
+    scd: int = 1
+    partial: bool = False
+
+    @property
+    def merges_changes(self) -> bool:
+        """Whether its source rows are changes of keys."""
+        return False
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether each batch recomputes rows from all rows of its source."""
+        return False
+
+    @property
+    def recomputes_all(self) -> bool:
+        """Whether each batch recomputes all rows."""
+        return self.replaces
+
+    @property
+    def is_history(self) -> bool:
+        """Whether a key may have several rows."""
+        return self.scd == 2
+
+    @property
+    def identified_by(self) -> tuple[str, ...]:
+        """The columns that identify a row, or the history of one."""
+        return ()
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The columns whose values it compares."""
+        return self.identified_by
+
+    @property
+    def reach_seconds(self) -> float:
+        """The reach of a bucket, in seconds."""
+        return 0
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must stay the same for a checkpoint to be usable, for JSON."""
+        return {"mode": type(self).__name__}
+
+
 @dataclass(frozen=True)
-class Append:
+class Append(WriteMode):
     """Rows are added and never changed.
 
     unique: columns that identify a row. Of several rows with the same values, in any batch, only the first is kept.
@@ -49,9 +110,18 @@ class Append:
         read. `unique` then needs no time column.
     """
 
+    appends: ClassVar[bool] = True
     unique: tuple[str, ...] = ()
     first_by: tuple[str, ...] = ()
     watermark: Watermark | None = None
+
+    @property
+    def identified_by(self) -> tuple[str, ...]:
+        return self.unique
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        return (*self.unique, *self.first_by)
 
 
 @dataclass(frozen=True)
@@ -84,7 +154,7 @@ PARTIAL_SCHEMA = """
 
 
 @dataclass(frozen=True)
-class Upsert:
+class Upsert(WriteMode):
     """A row per `keys`, updated by each batch: from an aggregate, or from changes of the keys.
 
     recompute: for aggregates that must be right after late rows. For every bucket with new rows, `transform` gets all
@@ -108,6 +178,7 @@ class Upsert:
         it all deletes are kept, by key and sequence, because an earlier change may arrive at any time.
     """
 
+    upserts: ClassVar[bool] = True
     keys: tuple[str, ...]
     recompute: Bucket | None = None
     in_windows: bool = False
@@ -121,14 +192,41 @@ class Upsert:
     watermark: Watermark | None = None
 
     @property
+    def merges_changes(self) -> bool:
+        return self.sequence_by is not None
+
+    @property
+    def is_recomputed(self) -> bool:
+        return self.sequence_by is None
+
+    @property
+    def recomputes_all(self) -> bool:
+        return self.is_recomputed and self.recompute is None
+
+    @property
+    def identified_by(self) -> tuple[str, ...]:
+        return self.keys
+
+    @property
     def reach_seconds(self) -> float:
-        """The reach of a bucket, in seconds."""
         return 60 * (self.reach_minutes or 0)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        bucket = self.recompute
+        identity = {
+            "mode": type(self).__name__,
+            "keys": list(self.keys),
+            "bucket": bucket and [bucket.name, bucket.of, bucket.unit],
+        }
+        return identity | ({"sequence_by": self.sequence_by, "scd": self.scd} if self.merges_changes else {})
 
 
 @dataclass(frozen=True)
-class Replace:
+class Replace(WriteMode):
     """A materialized view: refreshed from Delta tables in one atomic commit, incrementally where that is exact.
 
     `transform` gets each of several sources as the parameter of its name. In SQL, that name is a view.
     """
+
+    replaces: ClassVar[bool] = True

@@ -28,6 +28,22 @@ CASES = (
         "bronze/bills.py: format is 'cvs': did you mean 'csv'?",
     ),
     case(
+        "files_of_fixed_width_without_widths",
+        replace(BILLS, source=Files("bills", format="fixed_width")),
+        "bronze/bills.py: format is fixed_width, and widths is empty: name its columns in order, "
+        "widths={'account': 10}",
+    ),
+    case(
+        "files_of_fixed_width_with_a_column_of_nothing",
+        replace(BILLS, source=Files("bills", format="fixed_width", widths={"account": 0})),
+        "bronze/bills.py: widths['account'] is 0: set it to a whole number above 0",
+    ),
+    case(
+        "files_of_csv_with_widths",
+        replace(BILLS, source=Files("bills", format="csv", widths={"account": 10})),
+        "bronze/bills.py: widths is set, and csv has none: leave it out",
+    ),
+    case(
         "files_of_json_without_a_header",
         replace(BILLS, source=Files("bills", format="json", header=False)),
         "bronze/bills.py: header=False, and json has no header: leave it out",

@@ -15,7 +15,6 @@ from include.catalog import Catalog
 from include.control.store import private_files
 from include.kafka.cluster import connection_file
 from include.settings import settings
-from include.spec import Kafka
 
 LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -27,8 +26,7 @@ def store(tables: Catalog) -> None:
     """Store the connection of each cluster that a table names, unless a variable names its file. Raises nothing: a flow
     whose cluster stays unknown names that itself.
     """
-    sources = [flow.source for flow in tables.flows.values()]
-    clusters = {source.cluster for source in sources if isinstance(source, Kafka) and source.cluster}
+    clusters = {flow.origin.cluster for flow in tables.flows.values() if flow.origin.cluster}
     for name in sorted(clusters - settings().kafka_files.keys()):
         try:
             _write(name, properties_of(BaseHook.get_connection(f"kafka_{name}")))

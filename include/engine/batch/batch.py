@@ -36,7 +36,7 @@ from include.engine.python.limits import limited
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata, read_table
 from include.settings import settings
-from include.spec import Append, Bucket, Delta, Expect, Files, Replace, Rule, Table, Upsert
+from include.spec import Append, Bucket, Expect, Rule, Table, Upsert
 
 
 @dataclass
@@ -147,7 +147,7 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
             return
         if context.is_prepared and not context.table.is_recomputed:
             raise SourceRowsNeeded from error
-        if isinstance(context.table.source, Files):
+        if context.table.origin.reads_files:
             # Its files were searched already.
             raise isolation.not_narrowed(Work.of_batch(context.table, context.stamp(batch)), error) from error
         _write_isolated(rows, context, context.stamp(batch), error)
@@ -163,10 +163,10 @@ def _leave_out(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, 
         context.read_times(spark, metadata.batch)
         metadata = replace(metadata, newest={table.watermark.of: context.newest})
     last_commit = context.last_commit_before(metadata.batch)
-    if isinstance(table.source, Files):
+    if table.origin.reads_files:
         left_out = batch_of_files.left_out(spark, table, context.checkpoint, metadata, skip.who)
         commit.add_to_companion(left_out, table.quarantine, metadata, True, last_commit)
-    elif isinstance(table.write, Upsert) and table.is_recomputed and not table.write.recompute:
+    elif table.write.recomputes_all:
         reason = f"left out with batch {metadata.batch}, as {skip.who} has approved: {skip.reason}"
         _quarantine(isolation.left_out_with_batch(rows, table, reason), context, metadata, True)
         context.left_out = None
@@ -186,8 +186,8 @@ def _write_isolated(rows: DataFrame, context: FlowContext, metadata: CommitMetad
     isolation.announce(work, error)
     if context.fast_path:
         context.fast_path.forget()
-    if isinstance(table.write, Upsert) and table.is_recomputed:
-        _recompute_isolated(rows, context, table.write, metadata, error)
+    if table.is_recomputed:
+        _recompute_isolated(rows, context, table.write_as(Upsert), metadata, error)
         return
     context.constraints = storable.constraints_of(table)
 
@@ -214,7 +214,7 @@ def _write_unwritten(rows: DataFrame, batch: int, context: FlowContext) -> None:
     if table.is_recomputed and (context.left_out is None or context.left_out):
         # A backfill may have made rows of them.
         context.left_out = isolation.left_out(table)
-    if context.fast_path and not isinstance(table.source, Files) and not context.left_out:
+    if context.fast_path and not table.origin.reads_files and not context.left_out:
         try:
             written = context.fast_path.write(
                 rows,
@@ -265,17 +265,16 @@ def _write(
     )
     # A batch of unknown size may be the first of a long history.
     prepare.tune(rows.sparkSession, records or context.rows_before or prepare.SMALL_BATCH_ROWS)
-    if isinstance(table.source, Files):
+    if table.origin.reads_files:
         context.rows_before = batch_of_files.write(
             rows.sparkSession, table, context.checkpoint, metadata, may_be_replay, context.fast_path
         )
-    elif isinstance(table.write, Upsert) and not table.merges_changes:
-        context.rows_before = _recompute(rows, context, table.write, metadata)
+    elif table.is_recomputed:
+        context.rows_before = _recompute(rows, context, table.write_as(Upsert), metadata)
     elif is_raw:
         _write_raw(rows, context, metadata, may_be_replay, failed, records)
     else:
-        assert not isinstance(table.write, Replace), "a view has no flow"
-        context.rows_before = _write_checked(rows, context, table.write, metadata, may_be_replay, failed)
+        context.rows_before = _write_checked(rows, context, metadata, may_be_replay, failed)
 
 
 def _write_raw(
@@ -323,16 +322,15 @@ def _quarantine(rows: DataFrame, context: FlowContext, metadata: CommitMetadata,
 def _write_checked(
     rows: DataFrame,
     context: FlowContext,
-    write: Append | Upsert,
     metadata: CommitMetadata,
     may_be_replay: bool,
     failed: FailedRows | None,
 ) -> int:
     """Checks the rules, quarantines broken rows, and appends or merges the others. Returns the rows of the batch."""
-    table, rules = context.table, context.rules()
+    table, write, rules = context.table, context.table.write, context.rules()
     checked_rows = _checked(rows, context, metadata, rules).persist()
     try:
-        counts, minutes, kept_times = _count_rows(checked_rows, rules, table, write)
+        counts, minutes, kept_times = _count_rows(checked_rows, rules, table)
         if table.lookups:
             metadata = replace(metadata, no_partner=lookup.no_partner(checked_rows, table))
         quality.require_none_fails(counts, rules, metadata)
@@ -349,14 +347,14 @@ def _write_checked(
         if write.watermark:
             metadata = replace(metadata, newest={write.watermark.of: newest})
         metadata = replace(metadata, rows=asdict(counts))
-        if isinstance(write, Upsert):
-            merge_batch.write(kept_rows, table, write, metadata, may_be_replay, last_commit)
+        if write.upserts:
+            merge_batch.write(kept_rows, table, table.write_as(Upsert), metadata, may_be_replay, last_commit)
             context.newest = newest
             return counts.read
         if write.unique:
-            kept_rows = deduplicate.first_of_each(
-                kept_rows, table, write, deduplicate.stored_rows_condition(table, write, minutes)
-            )
+            append = table.write_as(Append)
+            near = deduplicate.stored_rows_condition(table, append, minutes)
+            kept_rows = deduplicate.first_of_each(kept_rows, table, append, near)
         commit.commit(transform.coalesce_small(kept_rows, counts.kept), table, metadata)
         context.newest = newest
         return counts.read
@@ -365,13 +363,13 @@ def _write_checked(
 
 
 def _count_rows(
-    checked_rows: DataFrame, rules: tuple[Rule, ...], table: Table, write: Append | Upsert
+    checked_rows: DataFrame, rules: tuple[Rule, ...], table: Table
 ) -> tuple[RowCounts, set[int], list[int | None]]:
     """Counts the rows by what the rules say of them. Also returns the minutes (seconds since 1970) of the kept rows,
     and watermark times (microseconds since 1970), the greatest of each group of rows that break the same rules.
     """
     watermark_of = table.watermark.of if table.watermark else None
-    time_column = deduplicate.time_column(table, write) if isinstance(write, Append) else None
+    time_column = deduplicate.time_column(table, table.write) if table.write.appends else None
     start = F.unix_seconds(deduplicate.bucket(time_column, "minute")) if time_column else F.lit(None).cast("bigint")
     newest = F.unix_micros(f"`{watermark_of}`") if watermark_of else F.lit(None).cast("bigint")
     groups = (
@@ -434,7 +432,6 @@ def _recompute_isolated(
     Both go to the quarantine. A bucket keeps its stored rows.
     """
     table, spark, bucket = context.table, rows.sparkSession, write.recompute
-    assert isinstance(table.source, Delta)
     work = Work.of_batch(table, metadata)
     starts = sorted(
         deduplicate.within_reach(_count_by_bucket(rows, context, bucket), bucket.unit, write.reach_seconds)
@@ -444,7 +441,7 @@ def _recompute_isolated(
     )
     version = checkpoint_files.read_version(metadata.source_to)
     buckets = transform.Buckets.at(starts, bucket, write) if bucket else transform.Buckets()
-    source = transform.of_buckets(read_table(spark, table.source.table, version), table, buckets)
+    source = transform.of_buckets(read_table(spark, table.origin.table, version), table, buckets)
     source = transform.without(source, context.left_out or ())
 
     constraints = storable.constraints_of(table)

@@ -11,7 +11,7 @@ from pyspark.sql.types import AtomicType, DoubleType, FloatType, TimestampType
 
 from include.engine import struct_type
 from include.engine.tables.commit import read_table
-from include.spec import Append, Table, Watermark
+from include.spec import Append, Table, Watermark, WriteMode
 
 MOST_SPANS = 50
 UNIT_SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400}
@@ -69,7 +69,7 @@ def spans(starts: Iterable[int], width: int, limit: int = MOST_SPANS) -> list[tu
 PLACE = "_place"
 
 
-def time_column(table: Table, write: Append) -> str | None:
+def time_column(table: Table, write: WriteMode) -> str | None:
     """Returns the timestamp column by which stored rows can be restricted: the watermark's, or one of the identity."""
     if write.watermark:
         return write.watermark.of

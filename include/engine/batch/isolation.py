@@ -26,7 +26,7 @@ from include.kafka import broker
 from include.ledger import row_outcomes
 from include.rules import FAILED
 from include.settings import settings
-from include.spec import CHANGE_SCHEMA, Delta, Kafka, Table, ddl
+from include.spec import CHANGE_SCHEMA, Kafka, Table, ddl
 from include.spec.origin import FAILED_REASON, FAILED_RECORD
 
 # Commits in which to look for rows that today's definition has made.
@@ -267,7 +267,7 @@ def bucket_place(start: int | None) -> dict[str, str | None]:
 def left_out_with_batch(rows: DataFrame, table: Table, reason: str) -> DataFrame:
     """Returns source rows of an aggregate, or changes of such rows, for the quarantine, by which they are left out."""
     changes = ddl.columns(CHANGE_SCHEMA)
-    if isinstance(table.source, Delta) and table.source.changes:
+    if table.origin.changes:
         rows = rows.filter(F.col("_change_type").isin("insert", "update_postimage")).drop(*changes)
     columns = {FAILED_RECORD: transform.record(rows.columns), FAILED_REASON: F.lit(reason)}
     return _failed_rows(poison.as_failed(rows.withColumns(columns)), 0, table).rows
@@ -359,9 +359,10 @@ def with_storable_times(records: DataFrame) -> DataFrame:
 
 def _readable(rows: DataFrame, work: Work, metadata: CommitMetadata) -> tuple[DataFrame, FailedRows | None]:
     """Returns the rows of the batch that can be read, and what cannot: Kafka records that Spark does not read."""
-    table, source = work.table, work.table.source
-    if not isinstance(source, Kafka):
+    table = work.table
+    if not table.origin.reads_topics:
         return rows, None
+    source = table.source_as(Kafka)
     guard = with_storable_times if prepare.is_raw(table) else lambda records: records
     error = poison.error_of(lambda: guard(rows).write.format("noop").mode("overwrite").save())
     if error is None:

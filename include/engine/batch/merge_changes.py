@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType
 
-from include.spec import Upsert
+from include.spec import Upsert, WriteMode
 
 # Of a change: whether it deletes its key (NULL for a tombstone, which changes nothing) or all keys, and whether it is
 # retained already. Of a result: whether it is a row of the table, or a change to retain.
@@ -27,14 +27,14 @@ VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 NEWEST, ROW, BEGINS = "_newest", "_row", "_begins"
 
 
-def flags(write: Upsert) -> tuple[str, ...]:
+def flags(write: WriteMode) -> tuple[str, ...]:
     """Returns the names of the columns that say what a change does."""
     if write.sequence_by is None:
         return ()
     return (DELETED, TRUNCATES) if write.truncates else (DELETED,)
 
 
-def is_exempt(write: Upsert) -> Column:
+def is_exempt(write: WriteMode) -> Column:
     """Whether no rule about values applies to a change: a delete often brings its key alone, a tombstone nothing."""
     exempt = F.coalesce(F.col(DELETED), F.lit(True))
     return exempt | (F.col(TRUNCATES) & _sequence(write).isNotNull()) if write.truncates else exempt
@@ -198,7 +198,7 @@ def _values(changes: DataFrame, write: Upsert) -> list[str]:
     return [name for name in changes.columns if name not in (*write.keys, write.sequence_by, DELETED, RETAINED)]
 
 
-def _sequence(write: Upsert) -> Column:
+def _sequence(write: WriteMode) -> Column:
     return F.col(f"`{write.sequence_by}`")
 
 

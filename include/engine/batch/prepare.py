@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.engine.batch import quality, storable, transform
 from include.engine.batch.determinism import AnalysedPlan
-from include.engine.files.schema_evolution import FILE_COLUMNS
+from include.engine.files.formats.columns import FILE_COLUMNS
 from include.rules import Expect, Rule
-from include.spec import CHANGE_SCHEMA, Bucket, Delta, Files, Kafka, Table, Upsert, ddl
+from include.spec import CHANGE_SCHEMA, Bucket, Table, ddl
 
 # Below this many rows, code generation costs more than it saves: half of a small batch's CPU time.
 SMALL_BATCH_ROWS = 20_000
@@ -34,13 +34,13 @@ def prepared(rows: DataFrame, table: Table) -> DataFrame | None:
 
     Returns None if the columns must be built for each batch.
     """
-    if is_raw(table) or isinstance(table.source, Files) or has_no_columns_yet(rows, table):
+    if is_raw(table) or table.origin.reads_files or has_no_columns_yet(rows, table):
         return None
     if table.python:
         # The batch needs the rows of the source, to find the one that makes a function fail.
         return None
     try:
-        if isinstance(table.write, Upsert) and not table.merges_changes:
+        if table.is_recomputed:
             prepared_rows = starts(rows, table, table.write.recompute) if table.write.recompute else None
         elif table.lookups:
             prepared_rows = parsed(rows, table)
@@ -76,10 +76,10 @@ def starts(rows: DataFrame, table: Table, bucket: Bucket) -> DataFrame:
 
 def is_raw(table: Table) -> bool:
     """Whether the table stores Kafka records unchanged."""
-    return isinstance(table.source, Kafka) and not (table.parse or table.transform or table.lookups)
+    return table.origin.reads_topics and not (table.parse or table.transform or table.lookups)
 
 
 def has_no_columns_yet(rows: DataFrame, table: Table) -> bool:
     """Whether it reads a table of files before the first file, which brings the columns."""
     always_present = FILE_COLUMNS | {name.lower() for name in ddl.columns(CHANGE_SCHEMA)}
-    return isinstance(table.source, Delta) and {name.lower() for name in rows.columns} <= always_present
+    return table.origin.reads_table and {name.lower() for name in rows.columns} <= always_present

@@ -15,7 +15,7 @@ from include.engine.batch.merge_changes import DELETED, TRUNCATES, is_exempt
 from include.engine.tables.commit import CommitMetadata, read_table
 from include.errors import FlowBroken, Unreachable
 from include.rules import ACTIONS, FAILED, Expect, References, Rule, Unique
-from include.spec import CHANGE_RULE, SEQUENCE_RULE, Append, Table, Upsert
+from include.spec import CHANGE_RULE, SEQUENCE_RULE, Table
 
 RULES = "_rules"
 HOLDS = "_holds_"
@@ -133,10 +133,10 @@ def with_violations(
     with _without_ansi(rows.sparkSession):
         holds |= {rule.name: F.coalesce(F.expr(rule.condition), F.lit(False)) for rule in conditions}
         if DELETED in columns:
-            exempt = is_exempt(table.write) if table and isinstance(table.write, Upsert) else F.lit(False)
+            exempt = is_exempt(table.write) if table and table.merges_changes else F.lit(False)
             holds |= {name: exempt | hold for name, hold in holds.items() if name not in NEVER_EXEMPT}
             holds |= {name: F.col(DELETED).isNull() | hold for name, hold in holds.items()}
-        if TRUNCATES in columns and table and isinstance(table.write, Upsert):
+        if TRUNCATES in columns and table and table.merges_changes:
             has_sequence = F.col(TRUNCATES) & F.col(f"`{table.write.sequence_by}`").isNotNull()
             holds = {name: hold if name == SEQUENCE_RULE else has_sequence | hold for name, hold in holds.items()}
         ordered = {rule.name: holds[rule.name] for rule in rules if rule.name in holds}
@@ -171,7 +171,7 @@ def _with_reference(rows: DataFrame, rule: References, flag: str) -> DataFrame:
 def _with_unique(rows: DataFrame, rule: Unique, rules: tuple[Rule, ...], table: Table, stored: str | None) -> DataFrame:
     """Checks uniqueness among the rows that the rules before this one keep."""
     is_out = ~ends_as("warn", rules)
-    order = [F.col(f"`{name}`") for name in table.write.first_by] if isinstance(table.write, Append) else []
+    order = [F.col(f"`{name}`") for name in table.write.first_by]
     everything = F.to_json(F.struct(*[column for column in rows.columns if column != RULES]))
     first = Window.partitionBy(is_out, *rule.columns).orderBy(*order, everything)
     rows = rows.withColumn(f"{HOLDS}place", F.row_number().over(first))

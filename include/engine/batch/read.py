@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import reduce
+from functools import reduce, singledispatch
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -36,15 +36,16 @@ def stream(spark: SparkSession, table: Table, is_new: bool) -> DataFrame:
 
     Raises Unreachable if the source does not hold that position yet, and FlowBroken if it no longer does.
     """
-    if isinstance(table.source, Kafka):
-        return kafka(spark, table.source)
-    if isinstance(table.source, Files):
-        return files(spark, table.source)
-    assert isinstance(table.source, Delta), "a flow has one source"
-    return delta(spark, table.flow, table.source, is_new)
+    return _stream_of(table.source, spark, table.flow, is_new)
 
 
-def delta(spark: SparkSession, flow: str, source: Delta, is_new: bool) -> DataFrame:
+@singledispatch
+def _stream_of(source: object, spark: SparkSession, flow: str, is_new: bool) -> DataFrame:
+    raise TypeError(f"{flow} reads {source}")
+
+
+@_stream_of.register
+def _delta(source: Delta, spark: SparkSession, flow: str, is_new: bool) -> DataFrame:
     path = settings().table_path(source.table)
     if not settings().is_stored(source.table):
         raise Unreachable(f"{flow} reads {source.table}, which is not stored yet: start the flow {source.table} first")
@@ -66,15 +67,20 @@ def newest(spark: SparkSession, table: str) -> DataFrame | None:
     return read_table(spark, table, stored_table.open_table(table).version())
 
 
-def columns(spark: SparkSession, source: Kafka | Delta, tables: Catalog, changes: bool = False) -> StructType:
-    """Returns the columns of a source: of a table the declared ones, and those that files have added. changes: with the
-    columns of its change feed.
+def columns(spark: SparkSession, flow: Table, tables: Catalog, changes: bool = False) -> StructType:
+    """Returns the columns of the source of a flow, which is no folder. changes: as for `table_columns`."""
+    if flow.origin.reads_topics:
+        return parsed(flow.source_as(Kafka).schema)
+    return table_columns(spark, flow.origin.table, tables, changes)
+
+
+def table_columns(spark: SparkSession, name: str, tables: Catalog, changes: bool = False) -> StructType:
+    """Returns the columns of a table: the declared ones, and those that files have added. changes: with the columns of
+    its change feed.
     """
-    if not isinstance(source, Delta):
-        return parsed(source.schema)
-    table = tables.tables[source.table]
+    table = tables.tables[name]
     declared = parsed(table.schema)
-    if isinstance(table.source, Files) and settings().is_stored(table.name):
+    if table.origin.reads_files and settings().is_stored(table.name):
         stored = read_table(spark, table.name).schema
         declared = StructType([*declared, *[field for field in stored if field.name not in declared.fieldNames()]])
     return StructType([*declared, *parsed(CHANGE_SCHEMA)]) if changes else declared
@@ -88,7 +94,8 @@ def delta_files(spark: SparkSession, table: str, files: Iterable[str]) -> DataFr
     return spark.read.schema(schema).option("basePath", str(path)).parquet(*paths)
 
 
-def kafka(spark: SparkSession, source: Kafka) -> DataFrame:
+@_stream_of.register
+def _kafka(source: Kafka, spark: SparkSession, flow: str, is_new: bool) -> DataFrame:
     subscription = ("subscribePattern", source.pattern) if source.pattern else ("subscribe", ",".join(source.names))
     reader = spark.readStream.format("kafka").options(**KAFKA_OPTIONS).option(*subscription)
     reader = reader.options(**cluster.of(source).spark_options()).option("startingOffsets", "earliest")
@@ -135,7 +142,8 @@ def _with_ids(rows: DataFrame, source: Kafka) -> DataFrame:
     return rows.withColumn("schema_id", writer_schemas.schema_id(F.col("value"))) if source.schema_ids else rows
 
 
-def files(spark: SparkSession, source: Files) -> DataFrame:
+@_stream_of.register
+def _files(source: Files, spark: SparkSession, flow: str, is_new: bool) -> DataFrame:
     """Returns a stream that finds new files; `include.engine.files.batch_of_files` reads their contents."""
     folder = settings().folder(source.path)
     if "://" in folder:

@@ -14,7 +14,7 @@ from include.engine.batch.determinism import items
 from include.engine.batch.merge_changes import DELETED, TRUNCATES, flags
 from include.engine.python import limits
 from include.engine.tables.commit import read_table
-from include.spec import Avro, Bucket, Debezium, Delta, Parse, Table, Transform, Upsert, ddl
+from include.spec import Avro, Bucket, Debezium, Parse, Table, Transform, Upsert, ddl
 
 SOURCE = "source"
 
@@ -106,7 +106,7 @@ def transformed(rows: DataFrame, table: Table, dimensions: Sequence[DataFrame] |
         limits.limit_memory(rows.sparkSession, table)
         rows = apply(rows, table.transform)
     columns = [F.col(f"`{name}`") for name in names_of_rows(table)]
-    if isinstance(table.write, Upsert) and table.write.sequence_by:
+    if table.merges_changes:
         conditions = {DELETED: table.write.deletes, TRUNCATES: table.write.truncates}
         values = {name: F.coalesce(F.expr(conditions[name] or "false"), F.lit(False)) for name in flags(table.write)}
         if has_tombstones(table) and "_op" in rows.columns:
@@ -126,8 +126,7 @@ def _typed(rows: DataFrame, table: Table, declared: Parse, schema: StructType) -
         case Avro():
             return parse_avro.typed(rows, table, declared, schema)
         case Debezium():
-            is_partial = isinstance(table.write, Upsert) and table.write.partial
-            return parse_debezium.typed(rows, declared, schema, is_partial)
+            return parse_debezium.typed(rows, declared, schema, table.write.partial)
         case _:
             return parse.typed(rows, table, declared, schema)
 
@@ -140,13 +139,12 @@ def names_of_rows(table: Table) -> list[str]:
 
 def names_of_changes(table: Table) -> list[str]:
     """Returns the columns of a batch: those of `names_of_rows`, and for changes of keys what each change does."""
-    return [*names_of_rows(table), *(flags(table.write) if isinstance(table.write, Upsert) else ())]
+    return [*names_of_rows(table), *flags(table.write)]
 
 
 def names_of_retained(table: Table) -> list[str]:
     """Returns the columns of `names_of_changes` that are retained of a change that no row shows."""
-    assert isinstance(table.write, Upsert)
-    return merge_changes.retained_columns(table.write, names_of_changes(table))
+    return merge_changes.retained_columns(table.write_as(Upsert), names_of_changes(table))
 
 
 def apply_steps(rows: DataFrame, table: Table) -> DataFrame:
@@ -198,8 +196,7 @@ def recomputed(
     left_out: Collection[str] = (),
 ) -> DataFrame:
     """Returns rows of an aggregate, computed from all source rows at a version. left_out: rows as JSON."""
-    assert isinstance(table.source, Delta)
-    source = read_table(spark, table.source.table, version)
+    source = read_table(spark, table.origin.table, version)
     return aggregated(without(source, left_out), table, write, buckets)
 
 
@@ -207,7 +204,6 @@ def of_buckets(source: DataFrame, table: Table, buckets: Buckets) -> DataFrame:
     """Returns the source rows that buckets are made of; with steps, which may add their time, all rows. For an
     aggregate without buckets, the rows of the oldest files come first.
     """
-    assert isinstance(table.write, Upsert)
     if table.write.recompute is None:
         return source.orderBy(F.col("_metadata.file_modification_time"))
     return source if table.steps else source.filter(buckets.source)

@@ -14,7 +14,7 @@ from include.engine.batch import merge_changes, quality, read, storable
 from include.flows import resume_position
 from include.lake.paths import LakePath
 from include.rules import Rule
-from include.spec import Expect, Table, Upsert, Watermark
+from include.spec import Expect, Table, Watermark
 
 MINUTE_MICROS = 60_000_000
 
@@ -106,7 +106,7 @@ def with_broken(rows: DataFrame, table: Table, times: EventTimes) -> DataFrame:
     if table.watermark is None:
         return rows
     holds = [F.coalesce(F.expr(rule.condition), F.lit(False)) for rule in rules(table.watermark, times)]
-    if isinstance(table.write, Upsert):
+    if table.merges_changes:
         holds = [merge_changes.is_exempt(table.write) | hold for hold in holds]
     broken = [
         F.when(hold, F.array().cast("array<string>")).otherwise(F.array(F.lit(rule.name)))

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import DataType, StructType
 
-from include.engine.files.schema_evolution import fits
+from include.engine.files.formats.columns import fits
 from include.engine.python import json_schema
 from include.errors import FlowBroken
 from include.kafka import schema_registry as registry_client

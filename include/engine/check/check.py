@@ -29,7 +29,7 @@ from include.errors import DeclarationError, SetupError, report
 from include.project.declaration import declaration_error, suggest
 from include.project.examination import Examination
 from include.settings import settings
-from include.spec import FILES_SCHEMA, Bucket, Cast, Delta, Files, Kafka, Lookup, Table, Upsert, ddl
+from include.spec import FILES_SCHEMA, Bucket, Cast, Lookup, Table, ddl
 
 
 def with_lookups(spark: SparkSession, source: DataFrame, table: Table, tables: Catalog) -> DataFrame:
@@ -40,7 +40,7 @@ def with_lookups(spark: SparkSession, source: DataFrame, table: Table, tables: C
     parsed = transform.parsed(source, table).schema
     added = StructType()
     for lookup in table.lookups:
-        dimension = read.columns(spark, Delta(lookup.table), tables)
+        dimension = read.table_columns(spark, lookup.table, tables)
         pairs = list(lookup.keys.items()) + ([(lookup.at, VALID_FROM)] if lookup.at else [])
         for name, key in pairs:
             _check_key(table, lookup, parsed, name, dimension[key].dataType)
@@ -101,7 +101,7 @@ def _check_table(spark: SparkSession, table: Table, tables: Catalog) -> None:
         if table.is_view:
             if not any(_is_unknown(reader, tables) for reader in table.readers):
                 _check_view(spark, table, tables)
-        elif not isinstance(table.source, Files) and not _is_unknown(table, tables):
+        elif not table.origin.reads_files and not _is_unknown(table, tables):
             _check_flow(spark, table, tables)
     except (Py4JNetworkError, ConnectionError) as error:
         raise SetupError(f"Spark ended while it analysed {table.name}: see {_log()}") from error
@@ -111,7 +111,7 @@ def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
     source = _empty_source(spark, table, tables)
     _check_columns_of_files(table, source, tables)
     _check_sources(spark, table, {SOURCE})
-    if isinstance(table.write, Upsert) and table.write.recompute:
+    if table.write.recompute:
         source = _with_bucket(source, table, table.write.recompute)
     if table.lookups:
         source, table = with_lookups(spark, source, table, tables), replace(table, lookups=())
@@ -125,30 +125,29 @@ def _check_columns_of_files(table: Table, rows: DataFrame, tables: Catalog) -> N
     """Raises DeclarationError for a Cast of a column that the files of the source have not had so far."""
     if not isinstance(table.parse, Cast) or not _reads_files(table, tables):
         return
-    assert isinstance(table.source, Delta)
     known = set(map(ddl.key, rows.columns))
     for name in table.parse.into:
         if ddl.key(name) not in known:
             raise declaration_error(
                 table,
-                f"Cast of '{name}', which {table.source.table} has not so far: declare `{name} STRING` in the schema "
-                f"of {table.source.table}, and it is NULL until a file has it, or correct its name",
+                f"Cast of '{name}', which {table.origin.table} has not so far: declare `{name} STRING` in the schema "
+                f"of {table.origin.table}, and it is NULL until a file has it, or correct its name",
             )
 
 
 def notes(tables: Catalog) -> list[str]:
     """Returns a sentence for each table that cannot be judged, because its columns come from files not yet read."""
-    unknown = [flow for flow in tables.flows.values() if isinstance(flow.source, Delta) and _is_unknown(flow, tables)]
+    unknown = [flow for flow in tables.flows.values() if _is_unknown(flow, tables)]
     return [
-        f"{flow.flow} is not judged, as {flow.source.table} gets its columns from its first files: declare in its "  # type: ignore[union-attr]
+        f"{flow.flow} is not judged, as {flow.origin.table} gets its columns from its first files: declare in its "
         f"schema those that {flow.flow} needs, and they are NULL until a file has them"
         for flow in unknown
     ]
 
 
 def _reads_files(table: Table, tables: Catalog) -> bool:
-    source = table.source
-    return not table.steps and isinstance(source, Delta) and isinstance(tables.tables[source.table].source, Files)
+    source = table.origin
+    return not table.steps and source.reads_table and tables.tables[source.table].origin.reads_files
 
 
 def _check_view(spark: SparkSession, view: Table, tables: Catalog) -> None:
@@ -164,27 +163,25 @@ def _check_view(spark: SparkSession, view: Table, tables: Catalog) -> None:
 
 def _sources(table: Table) -> list[str]:
     """Returns the tables and temporary steps whose columns the table needs."""
-    sources = [reader.source.table for reader in table.readers if isinstance(reader.source, Delta)]
+    sources = [source.table for source in table.upstream]
     looked_up = [lookup.table for lookup in table.lookups]
     return [*sources, *looked_up, *(step.name for step in table.steps)]
 
 
 def _is_unknown(table: Table, tables: Catalog) -> bool:
     """Whether the columns of its source come from files that no flow has read yet."""
-    if table.steps or not isinstance(table.source, Delta):
+    if table.steps or not table.origin.reads_table:
         return False
-    source = tables.tables[table.source.table]
+    source = tables.tables[table.origin.table]
     return source.schema == FILES_SCHEMA and not settings().is_stored(source.name)
 
 
 def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFrame:
-    source = table.source
     if table.steps:
         return empty(spark, schema_of(table.steps[-1]))
-    assert isinstance(source, (Kafka, Delta)), "a flow has one source, and files are not analysed"
     # A recomputed table reads rows, not changes.
-    changes = isinstance(source, Delta) and source.changes and not table.is_recomputed
-    return empty(spark, read.columns(spark, source, tables, changes))
+    changes = table.origin.changes and not table.is_recomputed
+    return empty(spark, read.columns(spark, table, tables, changes))
 
 
 def _check_sources(spark: SparkSession, table: Table, names: set[str]) -> None:

@@ -17,7 +17,7 @@ from include.engine.check.checked_schema import schema_of
 from include.engine.session import jvm_of
 from include.errors import DeclarationError
 from include.project.declaration import declaration_error, suggest
-from include.spec import Expect, References, Rule, Table, Upsert, ddl
+from include.spec import Expect, References, Rule, Table, ddl
 
 
 def declared_rows(source: DataFrame, table: Table) -> DataFrame:
@@ -124,7 +124,7 @@ def _fields(table: Table) -> list[StructField]:
 
 def _check_conditions(table: Table, rows: DataFrame) -> None:
     write = table.write
-    conditions = {"deletes": write.deletes, "truncates": write.truncates} if isinstance(write, Upsert) else {}
+    conditions = {"deletes": write.deletes, "truncates": write.truncates}
     for name, condition in conditions.items():
         if condition is None:
             continue

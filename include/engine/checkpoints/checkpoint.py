@@ -17,14 +17,15 @@ from include.engine.checkpoints import definition, generation
 from include.engine.session import jvm_of
 from include.engine.tables.commit import txn_app_id
 from include.errors import FlowBroken, FlowFailed, LeaseHeld
-from include.flows.resume_position import StartPosition, after_last_commit, identity, last_commit_metadata
-from include.kafka import topics
+from include.flows import sources
+from include.flows.resume_position import after_last_commit, identity, last_commit_metadata
+from include.flows.source import StartPosition
 from include.kafka.retention import LostOffsets
 from include.lake import directories
 from include.lake.paths import LakePath, names
 from include.recovery import unseeded_generations
 from include.settings import settings
-from include.spec import Kafka, Table
+from include.spec import Table
 
 
 def require_unread(flow: Table, source: dict[str, Any]) -> None:
@@ -175,8 +176,8 @@ def _open(path: LakePath, generation_number: int, table: Table, owner: dict[str,
     _check_table(path, table, committed, planned, written)
     if written > first_batch:
         require_unrestored(table, (generation_number, written))
-    if isinstance(table.source, Kafka) and written >= 0:
-        topics.require_unread_available(table, checkpoint_files.end_offset(path, written), owner["source"])
+    if written >= 0:
+        sources.of(table).require_unread_available(path, written, owner["source"])
     flow_checkpoint = Checkpoint(
         path,
         generation_number,
@@ -185,7 +186,7 @@ def _open(path: LakePath, generation_number: int, table: Table, owner: dict[str,
         (generation_number, written) if written > first_batch else after,
         stored_owner["source"],
     )
-    new_topics = topics.added(stored_owner["source"], owner["source"]) if isinstance(table.source, Kafka) else {}
+    new_topics = sources.of(table).added(stored_owner["source"], owner["source"])
     return add_topics(flow_checkpoint, table, new_topics) if new_topics else flow_checkpoint
 
 
@@ -197,10 +198,9 @@ def _check_owner(stored_owner: dict[str, Any], owner: dict[str, Any], path: Lake
     stored_identity = {key: stored_owner.get(key) for key in owner}
     if stored_identity == owner:
         return
-    if isinstance(table.source, Kafka) and stored_identity == {**owner, "source": stored_identity["source"]}:
-        topics.require_same(table, stored_identity["source"] or {}, owner["source"])
-        if topics.is_continuation(stored_identity["source"] or {}, owner["source"]):
-            return
+    source = stored_identity["source"]
+    if stored_identity == {**owner, "source": source} and sources.of(table).continues(source or {}, owner["source"]):
+        return
     raise _definition_error(table, path, stored_identity, owner)
 
 

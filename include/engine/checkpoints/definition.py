@@ -11,7 +11,7 @@ from include import catalog
 from include.checkpoints import checkpoint_files
 from include.errors import FlowBroken
 from include.lake.paths import LakePath
-from include.spec import Avro, Debezium, Files, Json, Parse, Table, Transform, ddl
+from include.spec import Avro, Debezium, Json, Parse, Table, Transform, ddl
 from include.spec.origin import NOT_SENT
 
 # Fields that change how a flow runs, but not its rows. A flow whose cluster is another one than before is refused.
@@ -33,6 +33,7 @@ NEWER = {
     "escape",
     "comment",
     "multi_line",
+    "widths",
     # Other write modes have had one for longer.
     "Upsert.watermark",
 }
@@ -85,7 +86,7 @@ def of_commit(checkpoints: LakePath, commit: tuple[int, int] | None) -> dict[str
 def _values(declared: Any) -> dict[str, Any]:
     values = {field.name: getattr(declared, field.name) for field in fields(declared)}
     newer = [field for field in fields(declared) if {field.name, f"{type(declared).__name__}.{field.name}"} & NEWER]
-    unset = {field.name for field in newer if values[field.name] == field.default}
+    unset = {field.name for field in newer if values[field.name] in (field.default, {})}
     left_out = {*NOT_OF_ROWS, *unset}
     return {"kind": type(declared).__name__, **{name: values[name] for name in values if name not in left_out}}
 
@@ -103,7 +104,7 @@ def _newer_values(parse: Parse | None) -> list[dict[str, Any]]:
 
 def _file_options(source: Any) -> dict[str, Any]:
     """Returns the options of files that `repr` leaves out, if they have a value."""
-    values = _values(source) if isinstance(source, Files) else {}
+    values = _values(source) if source.reads_files else {}
     return {name: value for name, value in values.items() if name in NEWER}
 
 

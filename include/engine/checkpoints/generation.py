@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from include.checkpoints import landing_folder
 from include.checkpoints.checkpoint_files import OWNER
-from include.flows.resume_position import StartPosition
+from include.flows.source import StartPosition
 from include.lake import directories
 from include.lake.paths import LakePath
 

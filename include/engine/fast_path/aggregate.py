@@ -26,7 +26,7 @@ from include.engine.tables.commit import CommitMetadata, read_table
 from include.lake import data_files
 from include.ledger.batch_files import SourceFile
 from include.settings import settings
-from include.spec import Bucket, Delta, Table, Upsert
+from include.spec import Bucket, Table, Upsert
 
 # Most rows of the source that a batch reads: those of its buckets, or all if there are no buckets.
 MOST_SOURCE_ROWS = 200_000
@@ -38,11 +38,10 @@ class Aggregator:
     """Writes the batches of one flow whose table is recomputed, by time buckets or completely."""
 
     def __init__(self, spark: SparkSession, table: Table, write: Upsert) -> None:
-        assert isinstance(table.source, Delta)
         self._table = table
         self._write = write
         self._bucket = write.recompute
-        self._source = table.source.table
+        self._source = table.origin.table
         self.target = Target(spark, table.name)
         self._open_tables: dict[str, DeltaTable] = {}
         self._columns: list[str] | None = None
@@ -50,7 +49,7 @@ class Aggregator:
     @staticmethod
     def suits(table: Table) -> bool:
         """Whether the files of the source show which rows a batch recomputes."""
-        return isinstance(table.source, Delta) and not table.source.changes and not table.steps
+        return table.origin.reads_table and not table.origin.changes and not table.steps
 
     def write(self, spark: SparkSession, files: tuple[SourceFile, ...], metadata: CommitMetadata) -> None:
         """Recomputes the buckets of the rows in these files, or all rows. Raises NotSupported."""

@@ -28,7 +28,7 @@ from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
 from include.rules import Rule
 from include.settings import settings
-from include.spec import Append, Table, Upsert
+from include.spec import Append, Table, WriteMode
 from include.spec.origin import FAILED_REASON, FAILED_RECORD
 
 _TYPES = {
@@ -111,7 +111,7 @@ class CheckedRows:
     quarantined: pa.Table
 
 
-def broken_rules(rows: pa.Table, write: Append | Upsert, times: EventTimes) -> Groups:
+def broken_rules(rows: pa.Table, write: WriteMode, times: EventTimes) -> Groups:
     """Returns the rules that each row breaks: those of the column `_rules`, and those of the watermark."""
     groups: Groups = [tuple(names) for names in rows.column(quality.RULES).to_pylist()]
     declared = write.watermark
@@ -124,9 +124,9 @@ def broken_rules(rows: pa.Table, write: Append | Upsert, times: EventTimes) -> G
     return [tuple(dict.fromkeys((*names, *added))) for names, added in zip(groups, broken, strict=True)]
 
 
-def _may_be_late(rows: pa.Table, write: Append | Upsert) -> list[bool]:
+def _may_be_late(rows: pa.Table, write: WriteMode) -> list[bool]:
     """Returns for each row whether no `merge_changes.is_exempt` applies to it."""
-    if isinstance(write, Append):
+    if not write.merges_changes:
         return [True] * len(rows)
     truncates = [False] * len(rows)
     if write.truncates:

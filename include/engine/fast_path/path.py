@@ -31,7 +31,7 @@ from include.errors import FlowBroken
 from include.kafka import cluster
 from include.ledger.batch_files import AppendedFiles, SourceFile
 from include.settings import settings
-from include.spec import Append, Delta, Kafka, Replace, Rule, Table, Upsert
+from include.spec import Append, Delta, Kafka, Rule, Table, Upsert
 
 # A batch that reads more commits is not small.
 MOST_VERSIONS = 200
@@ -53,11 +53,11 @@ class Source:
     """The source of one flow."""
 
     def __init__(self, table: Table) -> None:
-        self._source = table.source
+        self._table, self._source = table, table.origin
 
     def between(self, begin: Any, end: Any) -> PlannedRead:
         """Returns what lies between two offsets of the stream. Raises NotSupported if that takes reading the rows."""
-        if not isinstance(self._source, Delta):
+        if not self._source.reads_table:
             ranges = tuple(offset_ranges.kafka_ranges(begin, end))
             return PlannedRead(sum(range_.count for range_ in ranges), ranges=ranges)
         if self._source.changes:
@@ -65,7 +65,7 @@ class Source:
         if begin is not None and offset_ranges.delta_position(begin) == offset_ranges.delta_position(end):
             return PlannedRead(0)
         try:
-            files = tuple(AppendedFiles(self._log(begin, end), self._source).between(begin, end))
+            files = tuple(AppendedFiles(self._log(begin, end), self._table.source_as(Delta)).between(begin, end))
         except FlowBroken as error:
             raise NotSupported(str(error)) from error
         if any(file.rows is None for file in files):
@@ -73,7 +73,6 @@ class Source:
         return PlannedRead(sum(file.rows or 0 for file in files), sum(file.bytes for file in files), files)
 
     def _log(self, begin: Any, end: Any) -> DeltaLog:
-        assert isinstance(self._source, Delta)
         path = settings().table_path(self._source.table)
         if begin is None or begin.get("isStartingVersion") or end.get("isStartingVersion"):
             return DeltaLog(path)
@@ -111,9 +110,9 @@ class Written:
 
 def suits(table: Table) -> bool:
     """Whether small batches of the table's flow may take the fast path."""
-    if not settings().fast_path or isinstance(table.write, Replace):
+    if not settings().fast_path or table.is_view:
         return False
-    return not isinstance(table.write, Upsert) or table.merges_changes or Aggregator.suits(table)
+    return not table.is_recomputed or Aggregator.suits(table)
 
 
 def of(spark: SparkSession, table: Table) -> "FastPath | None":
@@ -134,11 +133,9 @@ class FastPath:
         self._source = Source(table)
         self._bytes_per_row: float = BYTES_PER_ROW
         self._logged_reasons: set[str] = set()
-        write = table.write
-        self._appender = Appender(spark, table, write) if isinstance(write, Append) else None
-        merges = table.merges_changes
-        self._aggregator = Aggregator(spark, table, write) if isinstance(write, Upsert) and not merges else None
-        self._merger = Merger(spark, table, write) if isinstance(write, Upsert) and merges else None
+        self._appender = Appender(spark, table, table.write_as(Append)) if table.write.appends else None
+        self._aggregator = Aggregator(spark, table, table.write_as(Upsert)) if table.is_recomputed else None
+        self._merger = Merger(spark, table, table.write_as(Upsert)) if table.merges_changes else None
         self._writers = [writer for writer in (self._appender, self._aggregator, self._merger) if writer]
         self._dimensions = Dimensions(table)
         self._topics = _topic_reader(table)
@@ -269,6 +266,6 @@ class FastPath:
 
 def _topic_reader(table: Table) -> TopicReader | None:
     """Returns the reader of a flow that stores records as they are; None for other flows."""
-    if not isinstance(table.source, Kafka) or not prepare.is_raw(table) or table.source.schema_ids:
+    if not prepare.is_raw(table) or table.origin.schema_ids:
         return None
-    return TopicReader(cluster.of(table.source))
+    return TopicReader(cluster.of(table.source_as(Kafka)))

@@ -5,18 +5,16 @@ that was deleted meanwhile.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import reduce
-from typing import Any
+from functools import partial, reduce
 
 import pyarrow
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from include import logs
 from include.checkpoints import landing_folder
@@ -26,15 +24,17 @@ from include.engine.batch import storable
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.path import FastPath
-from include.engine.files import file_headers, file_records
-from include.engine.files.file_headers import UNREADABLE, VANISHED, FileHeader
-from include.engine.files.schema_evolution import Columns, FileColumn, add_columns
+from include.engine.files import file_headers
+from include.engine.files.formats import registry
+from include.engine.files.formats.columns import Columns, FileColumn
+from include.engine.files.formats.format import PATH, UNREADABLE, VANISHED, FileGroup, FileHeader
+from include.engine.files.schema_evolution import add_columns
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import CommitMetadata, read_table
 from include.errors import Unreachable
-from include.flows import source_end
+from include.flows import files_source
 from include.settings import settings
-from include.spec import TYPED_FORMATS, Files, Table
+from include.spec import Files, Table
 
 CHANGED, SKIPPED, NOT_STORABLE = "changed", "skipped", "not storable"
 INVISIBLE = {
@@ -92,10 +92,9 @@ def write(
     fast_path: commits small batches, if not None. Returns the approximate number of rows. Raises Unreachable for a file
     whose bytes cannot be read, until its batch has waited for long and other files can be read.
     """
-    assert isinstance(table.source, Files)
     for key, value in PARQUET.items():
         spark.conf.set(key, value)
-    in_folder = list(landing_folder.matching_files(table.source))
+    in_folder = list(landing_folder.matching_files(table.source_as(Files)))
     present = {file.path: file for file in in_folder if not file.problem}
     last_commit = flow_checkpoint.last_commit if may_be_replay else (metadata.generation, metadata.batch - 1)
     read_before = landing_folder.planned_files(flow_checkpoint.path, metadata.source_to)
@@ -149,8 +148,7 @@ def _require_settled(
     if outage is None:
         return
     if time.time() - planned_at > PATIENCE_SECONDS:
-        assert isinstance(table.source, Files)
-        system, _ = landing_folder.file_system(settings().folder(table.source.path))
+        system, _ = landing_folder.file_system(settings().folder(table.source_as(Files).path))
         others = [path for path in present if path not in {file.path for file in unread}][:MOST_PROBES]
         if readable or any(file_headers.outage(system, path) is None for path in others):
             return
@@ -170,8 +168,7 @@ def left_out(
     spark: SparkSession, table: Table, flow_checkpoint: Checkpoint, metadata: CommitMetadata, who: str
 ) -> DataFrame:
     """Returns rows of the quarantine for the files of a batch that is left out."""
-    assert isinstance(table.source, Files)
-    present = landing_folder.files_in_folder(table.source)
+    present = landing_folder.files_in_folder(table.source_as(Files))
     files = landing_folder.files_of_batch(flow_checkpoint.path, metadata.source_from, metadata.source_to)
     reason = f"its batch was left out, as {who} has approved"
     return _quarantine_rows(
@@ -210,47 +207,19 @@ def read(
         return spark.createDataFrame([], "_filename STRING, _index BIGINT, _rescued_data STRING")
     rows = reduce(lambda frame, other: frame.unionByName(other, allowMissingColumns=True), frames)
     # `url_decode` turns `+` into a space, which URIs do not.
-    path = F.url_decode(F.replace(F.col(file_records.PATH), F.lit("+"), F.lit("%2B")))
+    path = F.url_decode(F.replace(F.col(PATH), F.lit("+"), F.lit("%2B")))
     begin = F.locate(f"{folder}/", path) + len(folder) + 1
-    return rows.withColumn("_filename", F.substr(path, begin)).drop(file_records.PATH)
+    return rows.withColumn("_filename", F.substr(path, begin)).drop(PATH)
 
 
 def _frames(spark: SparkSession, table: Table, heads: list[FileHeader], resolve: ResolveColumns) -> list[DataFrame]:
     """Returns the records, in a frame for each kind of files."""
-    source = table.source
-    assert isinstance(source, Files)
-    groups: dict[Any, list[FileHeader]] = {}
+    source = table.source_as(Files)
+    kinds: dict[Hashable, list[FileHeader]] = {}
     for head in heads:
-        groups.setdefault(head.kind, []).append(head)
-    if source.format == "json" and heads:
-        lines = file_records.json_lines(spark, _uris(table, heads), source.multi_line)
-        fields = file_records.json_keys(lines)
-        columns = resolve(spark, table, fields)
-        return [file_records.of_json(lines, [key.name for key in fields], columns)]
-    if source.format == "text" and heads:
-        lines = file_records.text_lines(spark, _uris(table, heads))
-        columns = resolve(spark, table, [FileColumn(file_records.LINE, T.StringType(), heads[0].path)])
-        return [file_records.of_text(lines, columns)]
-    if source.format in TYPED_FORMATS:
-        schemas = [
-            (group, file_records.schema_of(spark, source.format, *_uris(table, group[:1]))) for group in groups.values()
-        ]
-        fields = [
-            FileColumn(field.name, file_records.time_type(group[0], field), group[0].path, len(group))
-            for group, schema in schemas
-            for field in schema
-        ]
-        columns = resolve(spark, table, fields)
-        return [
-            file_records.of_typed(spark, source.format, _uris(table, group), schema, group[0], columns)
-            for group, schema in schemas
-        ]
-    with_names = [group for group in groups.values() if group[0].names]
-    fields = [
-        FileColumn(name, T.StringType(), group[0].path, len(group)) for group in with_names for name in group[0].names
-    ]
-    columns = resolve(spark, table, fields)
-    return [file_records.of_csv(spark, _uris(table, group), group[0], source, columns) for group in with_names]
+        kinds.setdefault(head.kind, []).append(head)
+    groups = [FileGroup(same_kind, _uris(table, same_kind)) for same_kind in kinds.values()]
+    return registry.of(source).rows(spark, source, groups, partial(resolve, spark, table)) if groups else []
 
 
 def unreadable_files(
@@ -272,7 +241,7 @@ def unreadable_files(
     # Tried twice, because one failure may be a lost task, or the end of the query.
     if error and (error := _error_of(spark, table, heads, resolve)):
         path = heads[0].path
-        system, _ = landing_folder.file_system(settings().folder(table.source.path))  # type: ignore[union-attr]
+        system, _ = landing_folder.file_system(settings().folder(table.source_as(Files).path))
         rule = UNREADABLE if system.get_file_info(path).is_file else VANISHED
         if _error_of(spark, table, heads, resolve, is_guarded=False) is None:
             rule = NOT_STORABLE
@@ -318,18 +287,18 @@ def _unnamed(table: Table, bad_files: list[BadFile], last_commit: tuple[int, int
     count.
     """
     files = [bad_file.present for bad_file in bad_files if bad_file.present]
-    named = source_end.named(table, files, last_commit or (0, 0))
+    named = files_source.named(table, files, last_commit or (0, 0))
     return [
         bad_file
         for bad_file, file in zip(bad_files, files, strict=True)
-        if (source_end.relative_name(table, bad_file.path), bad_file.rule, file.modified_ms) not in named
+        if (files_source.relative_name(table, bad_file.path), bad_file.rule, file.modified_ms) not in named
     ]
 
 
 def _quarantine_rows(spark: SparkSession, table: Table, bad_files: list[BadFile]) -> DataFrame:
     rows = [
         (
-            source_end.relative_name(table, bad_file.path),
+            files_source.relative_name(table, bad_file.path),
             bad_file.present and bad_file.present.bytes,
             bad_file.present and datetime.fromtimestamp(bad_file.present.modified_ms / 1000, UTC),
             bad_file.reason,
@@ -342,13 +311,11 @@ def _quarantine_rows(spark: SparkSession, table: Table, bad_files: list[BadFile]
 
 def _folder_path(table: Table) -> str:
     """Returns the folder as a path of its file system."""
-    assert isinstance(table.source, Files)
-    return landing_folder.file_system(settings().folder(table.source.path))[1]
+    return landing_folder.file_system(settings().folder(table.source_as(Files).path))[1]
 
 
 def _uris(table: Table, heads: list[FileHeader]) -> list[str]:
     """Returns the files as Hadoop's `Path` expects them, which decodes nothing."""
-    assert isinstance(table.source, Files)
-    folder = settings().folder(table.source.path)
+    folder = settings().folder(table.source_as(Files).path)
     url = folder if "://" in folder else f"file://{folder}"
-    return [f"{url}/{source_end.relative_name(table, head.path)}" for head in heads]
+    return [f"{url}/{files_source.relative_name(table, head.path)}" for head in heads]

@@ -23,7 +23,7 @@ from include.engine.jobs import left_out
 from include.engine.jobs.left_out import FlowLeftOut, LeftOut
 from include.engine.tables.commit import read_table
 from include.errors import FlowBroken
-from include.flows import resume_position
+from include.flows import delta_source, resume_position
 from include.ledger.batch_files import AppendedFiles
 from include.project import ranges
 from include.rules import Expect, Rule
@@ -66,8 +66,7 @@ def last_commits(table: Table) -> dict[str, dict[str, Any]]:
 
 def _resume_at(flow: Table, offset: dict[str, Any]) -> dict[str, Any]:
     """Returns the offset from which the flow reads on: behind commits that replaced rows right after `offset`."""
-    assert isinstance(flow.source, Delta)
-    return resume_position.skip_replacements(offset, flow.source)
+    return delta_source.skip_replacements(offset, flow.source_as(Delta))
 
 
 def compute_rows(spark: SparkSession, table: Table, job: Backfill) -> RangeRows:
@@ -116,15 +115,14 @@ def compute_aggregate(spark: SparkSession, table: Table, job: Backfill) -> Range
     """Computes the buckets of the range, or all rows of a table without buckets, inside the window. A bucket that
     cannot be computed keeps its stored rows.
     """
-    write = table.write
-    assert isinstance(write, Upsert) and isinstance(table.source, Delta)
+    write = table.write_as(Upsert)
     commits = last_commits(table)
     version = checkpoint_files.read_version(commits[table.flow]["source_to"])
     bucket, buckets = write.recompute, transform.Buckets()
     if bucket:
         read_range = job.range.extended(write.reach_seconds).condition(bucket.of)
         buckets = transform.Buckets(read_range, job.range.condition(bucket.name))
-    source = transform.of_buckets(read_table(spark, table.source.table, version), table, buckets)
+    source = transform.of_buckets(read_table(spark, table.origin.table, version), table, buckets)
     try:
         rows = transform.recomputed(spark, table, write, version, buckets)
         rows, count = _persist_on_disk(storable.guarded(rows, storable.constraints_of(table)))
@@ -169,22 +167,20 @@ def check_rows(spark: SparkSession, table: Table, job: Backfill, range_rows: Ran
         counts = _count_rows(rows, table, rules)
         good = rows if counts.kept == counts.read else rows.filter(quality.ends_as("warn", rules))
         good = good.select(*[f"`{name}`" for name in transform.names_of_changes(table)])
-        if isinstance(table.write, Append) and table.write.unique:
-            good = deduplicate.first_of_each(good, table, table.write, other_rows)
+        if table.write.unique:
+            good = deduplicate.first_of_each(good, table, table.write_as(Append), other_rows)
         bad = rows.filter(quality.ends_as("quarantine", rules)) if counts.quarantined else rows.limit(0)
         yield CheckedRows(good, bad, counts.kept, commits, now_left_out)
 
 
 def _rows_read(spark: SparkSession, flow: Table, last_commit: dict[str, Any]) -> DataFrame:
     """Returns all source rows that the flow has read, exact to the file."""
-    assert isinstance(flow.source, Delta)
-    path, end = settings().table_path(flow.source.table), last_commit["source_to"]
+    source = flow.source_as(Delta)
+    path, end = settings().table_path(source.table), last_commit["source_to"]
     is_first = end.get("isStartingVersion")
     version = delta_position(end)[0] if is_first else checkpoint_files.read_version(end)
-    rows = read_table(spark, flow.source.table, version)
-    unread_files = (
-        AppendedFiles(DeltaLog(path), flow.source).left_of(end) if is_first or delta_position(end)[1] >= 0 else []
-    )
+    rows = read_table(spark, source.table, version)
+    unread_files = AppendedFiles(DeltaLog(path), source).left_of(end) if is_first or delta_position(end)[1] >= 0 else []
     if unread_files:
         rows = rows.filter(~F.col("_metadata.file_name").isin([file.path.rpartition("/")[2] for file in unread_files]))
     return rows
@@ -216,8 +212,7 @@ def _add_newer_rows(
 
 def _has_replaced(flow: Table, begin: Any, end: Any) -> bool:
     """Returns whether a commit of the source between two offsets removed rows."""
-    assert isinstance(flow.source, Delta)
-    log = DeltaLog(settings().table_path(flow.source.table))
+    log = DeltaLog(settings().table_path(flow.origin.table))
     first = delta_position(begin)[0] + bool(begin.get("isStartingVersion"))
     versions = [version for version in log.versions if first <= version <= delta_position(end)[0]]
     removed = (
@@ -228,10 +223,10 @@ def _has_replaced(flow: Table, begin: Any, end: Any) -> bool:
 
 def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFrame | None:
     """Returns the rows of the files between two offsets without listing the whole source, which would take too long."""
-    assert isinstance(flow.source, Delta)
-    path = settings().table_path(flow.source.table)
-    files = [file.path for file in AppendedFiles(DeltaLog(path), flow.source).between(begin, end)]
-    return read.delta_files(spark, flow.source.table, files) if files else None
+    source = flow.source_as(Delta)
+    path = settings().table_path(source.table)
+    files = [file.path for file in AppendedFiles(DeltaLog(path), source).between(begin, end)]
+    return read.delta_files(spark, source.table, files) if files else None
 
 
 def _transformed(rows: DataFrame, flow: Table, job: Backfill) -> DataFrame:

@@ -20,7 +20,7 @@ from include.engine.tables import commit, create_table
 from include.engine.tables.commit import read_table
 from include.flows.refreshes import Method, Refresh, untouched
 from include.settings import settings
-from include.spec import Delta, Table
+from include.spec import Table
 
 # Delta leaves out a commit without rows, and every refresh has one.
 EMPTY_COMMITS = {"spark.databricks.delta.skipRecordingEmptyCommits": "false"}
@@ -71,7 +71,7 @@ class Computation:
 
     def _incremental(self) -> Change:
         """Raises RecomputeNeeded."""
-        if any(isinstance(reader.source, Delta) and reader.source.is_pinned for reader in self._view.readers):
+        if any(source.is_pinned for source in self._view.upstream):
             raise RecomputeNeeded("it reads a table as of a version")
         schemas = {table: rows.schema for table, rows in self.tables.items()}
         plan = ViewPlan(self._spark, schemas, self._compute)

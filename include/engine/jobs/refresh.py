@@ -193,7 +193,7 @@ def pinned_rows(spark: SparkSession, view: str, source: Delta) -> tuple[int, Dat
 
 def _sources(view: Table) -> dict[str, Delta]:
     """Returns the sources by the names that the transform uses."""
-    return {reader.branch or SOURCE: reader.source for reader in view.readers if isinstance(reader.source, Delta)}
+    return {reader.branch or SOURCE: reader.source_as(Delta) for reader in view.readers}
 
 
 def _newest(table: str) -> int:

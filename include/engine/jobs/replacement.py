@@ -35,7 +35,7 @@ from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
 from include.recovery.backfill import readers
 from include.settings import settings
-from include.spec import Delta, Table, Upsert
+from include.spec import Table, Upsert
 
 # A reader that does not stop in this time must not make the table's own flow wait any longer.
 DRAIN_SECONDS = 180
@@ -82,7 +82,7 @@ class AppendedRows:
         self._metadata: dict[str, Any]
 
     def compute(self) -> int:
-        sources = [flow.source.table for flow in self._table.flows if isinstance(flow.source, Delta)]
+        sources = [source.table for source in self._table.upstream]
         progress = f"makes rows of {', '.join(dict.fromkeys(sources))}"
         store.enter(self._worker.engine, self._job, backfills.COMPUTING, progress)
         self._range_rows = compute_rows(self._worker.spark, self._table, self._job)
@@ -104,8 +104,8 @@ class AppendedRows:
             create_table.create_quarantine(self._worker.spark, table, self._worker.spark.sql)
             replace_quarantine(checked.bad, checked.left_out, commits)
         rows = checked.good
-        if isinstance(table.write, Upsert):
-            rows = replace_retained(rows, table.write, commits)
+        if table.write.upserts:
+            rows = replace_retained(rows, table.write_as(Upsert), commits)
         replace_table(transform.coalesce_small(rows, checked.kept), commits)
 
     def discard(self) -> None:

@@ -33,7 +33,7 @@ from include.flows.batches import RETRIED
 from include.project.declaration import suggest
 from include.rules import FAILED
 from include.settings import settings
-from include.spec import CHANGE_SCHEMA, Append, Delta, Kafka, Table, Upsert
+from include.spec import CHANGE_SCHEMA, Append, Kafka, Table, Upsert
 from include.spec.origin import FAILED_RECORD
 
 # What JSON has in place of bytes that are no text.
@@ -95,10 +95,9 @@ def _retried_of_flow(spark: SparkSession, flow: Table, failed_rows: DataFrame) -
 
 
 def _source_schema(spark: SparkSession, flow: Table) -> StructType:
-    source = flow.source
-    if isinstance(source, Kafka):
-        return struct_type.from_ddl(source.schema)
-    assert isinstance(source, Delta), "unreadable files are no failed rows"
+    source = flow.origin
+    if source.reads_topics:
+        return struct_type.from_ddl(flow.source_as(Kafka).schema)
     schema = read_table(spark, source.table).schema
     return StructType([*schema, *struct_type.from_ddl(CHANGE_SCHEMA)]) if source.changes else schema
 
@@ -191,11 +190,8 @@ def replay(open_window: Window, rules: list[str]) -> None:
 def _put_back(spark: SparkSession, table: Table, number: int, metadata: dict[str, object]) -> int:
     """Appends the marked rows, and deletes them. Returns how many rows the table did not hold yet."""
     metadata = {**metadata, "replay": number}
-    if isinstance(table.write, Upsert):
-        count = _merge(spark, table, table.write, number, metadata)
-    else:
-        assert isinstance(table.write, Append), "a view has no quarantine"
-        count = _append(spark, table, table.write, number, metadata)
+    put_back = _merge if table.write.upserts else _append
+    count = put_back(spark, table, number, metadata)
     _delete(spark, table, f"_replay = {number}", metadata)
     return count
 
@@ -207,7 +203,8 @@ def _mark(spark: SparkSession, checked_rows: DataFrame, table: Table, number: in
         rows.write.format("delta").mode("overwrite").save(str(settings().table_path(table.quarantine)))
 
 
-def _merge(spark: SparkSession, table: Table, write: Upsert, number: int, metadata: dict[str, object]) -> int:
+def _merge(spark: SparkSession, table: Table, number: int, metadata: dict[str, object]) -> int:
+    write = table.write_as(Upsert)
     last_commit = resume_position.last_commit_metadata(table)
     assert last_commit, "the rows are of committed batches"
     names = transform.names_of_changes(table)
@@ -222,7 +219,8 @@ def _merge(spark: SparkSession, table: Table, write: Upsert, number: int, metada
     return count
 
 
-def _append(spark: SparkSession, table: Table, write: Append, number: int, metadata: dict[str, object]) -> int:
+def _append(spark: SparkSession, table: Table, number: int, metadata: dict[str, object]) -> int:
+    write = table.write_as(Append)
     stored_rows = read_table(spark, table.quarantine).filter(f"_replay = {number}")
     rows = stored_rows.select(*[f"`{name}`" for name in read_table(spark, table.name).columns])
     if write.unique:

@@ -32,12 +32,12 @@ from include.engine.tables.commit import CommitMetadata, read_table, txn_app_id
 from include.errors import FlowBroken, FlowFailed, UsageError
 from include.flows import resume_position
 from include.flows.batches import BACKFILL
-from include.flows.resume_position import StartPosition
+from include.flows.source import StartPosition
 from include.lake.paths import LakePath, remove_tree
 from include.recovery import backfill, unseeded_generations
 from include.recovery.unseeded_generations import SEED
 from include.settings import settings
-from include.spec import Delta, Files, Kafka, Table
+from include.spec import Table
 
 # Before the window, rows that arrive during a round are read by another, until a round is shorter than this.
 SHORT_SECONDS = 30
@@ -66,7 +66,7 @@ def places(table: Table) -> list[LakePath]:
 
 def is_needed(spark: SparkSession, table: Table) -> bool:
     """Whether the rows cannot be computed from stored tables, or do not fit into the stored columns."""
-    return not all(isinstance(flow.source, Delta) and can_go_on(spark, flow) for flow in table.flows)
+    return not all(flow.origin.reads_table and can_go_on(spark, flow) for flow in table.flows)
 
 
 def can_go_on(spark: SparkSession, flow: Table) -> bool:
@@ -111,7 +111,7 @@ def fill(worker: Worker, table: Table) -> None:
     Raises UsageError if a reader of the table's change feed could not follow.
     """
     shadow = shadow_of(table)
-    if not isinstance(table.source, Files) and _is_stored_otherwise(worker.spark, table):
+    if not table.origin.reads_files and _is_stored_otherwise(worker.spark, table):
         _require_no_feed_readers(worker, table)
     if not all(_is_current(flow) for flow in shadow.flows):
         drop(worker.spark, table)
@@ -126,8 +126,7 @@ def fill(worker: Worker, table: Table) -> None:
 
 def _require_no_feed_readers(worker: Worker, table: Table) -> None:
     for flow in worker.tables.flows.values():
-        source = flow.source
-        reads_feed = isinstance(source, Delta) and source.changes and source.table == table.name
+        reads_feed = flow.origin.changes and flow.origin.table == table.name
         if reads_feed and checkpoint_files.position_of(flow.flow):
             raise UsageError(
                 f"{table.name} cannot be refreshed: its columns are others now, and {flow.flow} reads its changes, "
@@ -168,7 +167,7 @@ def put_in_place(worker: Worker, table: Table, job: Backfill, metadata: dict[str
     """
     spark, path = worker.spark, settings().table_path(table.name)
     unseeded_generations.discard(table)
-    if isinstance(table.source, Files):
+    if table.origin.reads_files:
         backfill.missing_files(table, backfill.stored_file_names(shadow_of(table).name))
     seeds = {flow.flow: _begin_generation(worker, flow, shadow_of(flow)) for flow in table.flows}
     shadow = shadow_of(table)
@@ -220,11 +219,11 @@ def _begin_generation(worker: Worker, flow: Table, shadow: Table) -> dict[str, A
     checkpoints = settings().checkpoints(shadow.flow)
     shadow_checkpoint = checkpoints / str(checkpoint_files.newest_generation(checkpoints))
     last_batch, owner = checkpoint_files.last_committed(shadow_checkpoint), checkpoint_files.owner(shadow_checkpoint)
-    begin_offsets = checkpoint_files.initial_offsets(shadow_checkpoint) if isinstance(shadow.source, Kafka) else None
+    begin_offsets = checkpoint_files.initial_offsets(shadow_checkpoint) if shadow.origin.reads_topics else None
     end = begin_offsets if last_batch is None else checkpoint_files.end_offset(shadow_checkpoint, last_batch)
     if end is None:
         raise FlowFailed(f"{flow.flow}: its source holds nothing, so nothing was replaced: see what became of it")
-    files = tuple(landing_folder.planned_files(shadow_checkpoint, end)) if isinstance(shadow.source, Files) else ()
+    files = tuple(landing_folder.planned_files(shadow_checkpoint, end)) if shadow.origin.reads_files else ()
     source_to = {"logOffset": 0} if files else end
     home, last_commit = settings().checkpoints(flow.flow), resume_position.last_commit_metadata(flow)
     number = max(checkpoint_files.newest_generation(home) or 0, last_commit["generation"] if last_commit else 0) + 1

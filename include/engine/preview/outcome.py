@@ -85,11 +85,12 @@ def _with_becomes(checked_rows: DataFrame, table: Table, rules: tuple[Rule, ...]
     for action in reversed(ACTIONS[:-1]):
         becomes = F.when(quality.ends_as(action, rules), action).otherwise(becomes)
     checked_rows = checked_rows.withColumn(BECOMES, becomes)
-    if isinstance(table.write, Upsert) and table.merges_changes:
-        return checked_rows.withColumn(BECOMES, _end_of_change(table, table.write))
-    if not (isinstance(table.write, Append) and table.write.unique):
+    if table.merges_changes:
+        return checked_rows.withColumn(BECOMES, _end_of_change(table, table.write_as(Upsert)))
+    if not table.write.unique:
         return checked_rows
-    kept_rows = deduplicate.with_rank(checked_rows.filter(F.col(BECOMES) == KEPT), table.write, table.write.watermark)
+    append = table.write_as(Append)
+    kept_rows = deduplicate.with_rank(checked_rows.filter(F.col(BECOMES) == KEPT), append, append.watermark)
     is_repeated = F.col(deduplicate.PLACE) > 1
     kept_rows = kept_rows.withColumn(BECOMES, F.when(is_repeated, REPEATED).otherwise(KEPT)).drop(deduplicate.PLACE)
     return kept_rows.unionByName(checked_rows.filter(F.col(BECOMES) != KEPT))

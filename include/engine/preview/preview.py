@@ -22,6 +22,7 @@ from include.engine.batch import watermark as engine_watermark
 from include.engine.batch.transform import SOURCE
 from include.engine.batch.watermark import EventTimes
 from include.engine.files import batch_of_files, file_headers, schema_evolution
+from include.engine.files.formats.format import FileHeader
 from include.engine.jobs import refresh
 from include.engine.preview import outcome, sample, sample_file
 from include.engine.preview.outcome import Outcome, persisted
@@ -34,7 +35,7 @@ from include.kafka.schema_registry import RegistryUnreachable
 from include.project.declaration import suggest
 from include.rules import FAILED, Expect, Rule, Unique
 from include.settings import settings
-from include.spec import Append, Delta, Files, Kafka, Table, Upsert
+from include.spec import Delta, Files, Table, Upsert
 
 ALL_FAIL = "every row that was tried fails: a flow whose definition has made no rows yet would be BROKEN"
 TOO_MANY = "too many rows fail: the flow would be BROKEN, and no other row was looked at"
@@ -159,11 +160,10 @@ def previews(request: PreviewRequest, name: str) -> list[Preview]:
 def _preview(request: PreviewRequest, table: Table) -> Preview:
     if table.is_view:
         return _preview_view(request, table)
-    if isinstance(table.source, Files):
-        return _preview_files(request, table, table.source)
+    if table.origin.reads_files:
+        return _preview_files(request, table, table.source_as(Files))
     if table.is_recomputed:
-        assert isinstance(table.write, Upsert)
-        return _preview_upsert(request, table, table.write)
+        return _preview_upsert(request, table, table.write_as(Upsert))
     return _preview_appends(request, table)
 
 
@@ -204,8 +204,7 @@ def _computed(rows: DataFrame, table: Table) -> tuple[DataFrame, tuple[str, ...]
 
 
 def _preview_upsert(request: PreviewRequest, table: Table, write: Upsert) -> Preview:
-    source, bucket = table.source, write.recompute
-    assert isinstance(source, Delta)
+    source, bucket = table.source_as(Delta), write.recompute
     if request.file:
         inputs = _sample(request, table)
         note = f"these rows are made of the file alone, and not of what {source.table} holds"
@@ -233,8 +232,7 @@ def _preview_aggregate(
     *notes: str,
 ) -> Preview:
     """inputs: the rows that were read. source_rows: what is aggregated. Aggregates have no rules."""
-    write = table.write
-    assert isinstance(write, Upsert)
+    write = table.write_as(Upsert)
     result = evaluated(
         source_rows, lambda rows: transform.aggregated(rows, table, write, buckets), table, (), request.rows
     )
@@ -245,10 +243,9 @@ def _preview_aggregate(
 def _preview_view(request: PreviewRequest, view: Table) -> Preview:
     samples = {}
     for reader in view.readers:
-        assert isinstance(reader.source, Delta)
         is_replaced_by_file = request.file and request.flow in (None, reader.flow)
         reader_sample = (
-            _sample(request, reader) if is_replaced_by_file else _whole_source(request, reader, reader.source)
+            _sample(request, reader) if is_replaced_by_file else _whole_source(request, reader, reader.source_as(Delta))
         )
         samples[reader.branch or SOURCE] = reader_sample
     frames = {name: inputs.rows for name, inputs in samples.items()}
@@ -281,12 +278,11 @@ def _sample(request: PreviewRequest, reader: Table) -> Sample:
     """Returns some rows of the reader's source, or those of the file."""
     if not request.file:
         return sample.newest(request.spark, reader, request.rows)
-    source = reader.source
-    assert isinstance(source, (Kafka, Delta)), "a reader has one source, and files have a preview of their own"
+    source = reader.origin
     # A recomputed table reads rows, not changes.
-    is_feed = isinstance(source, Delta) and source.changes and not reader.is_recomputed
-    schema = read.columns(request.spark, source, request.tables, is_feed)
-    is_of_files = isinstance(source, Delta) and isinstance(request.tables.tables[source.table].source, Files)
+    is_feed = source.changes and not reader.is_recomputed
+    schema = read.columns(request.spark, reader, request.tables, is_feed)
+    is_of_files = source.reads_table and request.tables.tables[source.table].origin.reads_files
     return sample_file.read(request.spark, request.file, schema, may_have_more=is_of_files)
 
 
@@ -300,9 +296,7 @@ def _whole_source(request: PreviewRequest, reader: Table, source: Delta) -> Samp
     return Sample(rows, f"all rows of {source.table}, version {version}")
 
 
-def _read_files(
-    spark: SparkSession, table: Table, heads: list[file_headers.FileHeader]
-) -> tuple[DataFrame, dict[str, str]]:
+def _read_files(spark: SparkSession, table: Table, heads: list[FileHeader]) -> tuple[DataFrame, dict[str, str]]:
     """Returns the records of the readable files, and why the others cannot be read."""
     try:
         rows = batch_of_files.read(spark, table, heads, schema_evolution.plan_columns)
@@ -333,8 +327,7 @@ def _with_settings(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
 
 
 def _repeats(table: Table) -> Iterator[str]:
-    is_unique = isinstance(table.write, Append) and bool(table.write.unique)
-    if is_unique or any(isinstance(rule, Unique) for rule in table.expect):
+    if table.write.unique or any(isinstance(rule, Unique) for rule in table.expect):
         yield f"rows that repeat each other are found among these alone: what {table.name} holds is not looked at"
 
 

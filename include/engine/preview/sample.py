@@ -35,12 +35,10 @@ class Sample:
 
 def newest(spark: SparkSession, flow: Table, count: int) -> Sample:
     """Returns about `count` of the source's newest rows. Raises Unreachable if the source does not respond or exist."""
-    if isinstance(flow.source, Kafka):
-        return _sample_topics(spark, flow.source, count)
-    assert isinstance(flow.source, Delta)
-    if flow.source.changes:
-        return _sample_changes(spark, flow, flow.source, count)
-    return _sample_table(spark, flow, flow.source, count)
+    if flow.origin.reads_topics:
+        return _sample_topics(spark, flow.source_as(Kafka), count)
+    sample_rows = _sample_changes if flow.origin.changes else _sample_table
+    return sample_rows(spark, flow, flow.source_as(Delta), count)
 
 
 def log_of(flow: Table, source: Delta) -> DeltaLog:
@@ -55,10 +53,9 @@ def log_of(flow: Table, source: Delta) -> DeltaLog:
 
 def landed(table: Table) -> list[FolderFile]:
     """Returns the newest files of the table's folder. Raises Unreachable if the folder does not exist."""
-    assert isinstance(table.source, Files)
     newest_files: list[FolderFile] = []
     for file in sorted(
-        landing_folder.files_in_folder(table.source).values(), key=lambda file: file.modified_ms, reverse=True
+        landing_folder.files_in_folder(table.source_as(Files)).values(), key=lambda file: file.modified_ms, reverse=True
     ):
         if newest_files and (sum(chosen.bytes for chosen in newest_files) + file.bytes > MOST_LANDED_BYTES):
             break

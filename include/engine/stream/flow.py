@@ -156,10 +156,10 @@ class FlowSchemas:
 
 def of(table: Table, flow_checkpoint: Checkpoint) -> FlowSchemas | None:
     """Returns the schemas of a flow; None if its table has no registry, or if its batches are not whole files."""
-    if not uses_registry(table) or table.steps or not isinstance(table.source, Delta) or table.source.changes:
+    if not uses_registry(table) or table.steps or not table.origin.reads_table or table.origin.changes:
         return None
     assert isinstance(table.parse, Avro | Json)
-    return FlowSchemas(table, table.parse, table.source, flow_checkpoint)
+    return FlowSchemas(table, table.parse, table.source_as(Delta), flow_checkpoint)
 
 
 def uses_registry(table: Table) -> bool:
@@ -169,7 +169,7 @@ def uses_registry(table: Table) -> bool:
 def _has_ids(source: Delta) -> bool:
     """Whether the source keeps the id of each value in a column."""
     declared = catalog.load().tables.get(source.table)
-    return bool(declared and isinstance(declared.source, Kafka) and declared.source.schema_ids)
+    return bool(declared and declared.origin.schema_ids)
 
 
 # After this long without progress, the completed tasks of a query count as progress. Asking for them costs more.
@@ -321,7 +321,7 @@ def start(
     context = FlowContext(table, claim, renewer.epoch(table.flow))
     lock_request = _lock_request(spark, table)
     flow = Flow(spark, table, order, claim.generation, once, isolates=isolates)
-    topics = broker.Topics(cluster.of(table.source)) if isinstance(table.source, Kafka) else None
+    topics = broker.Topics(cluster.of(table.source_as(Kafka))) if table.origin.reads_topics else None
 
     def write(rows: DataFrame, batch_id: int) -> None:
         flow.batch = batch_id

@@ -22,7 +22,7 @@ from include.engine.stream import trigger_clock
 from include.engine.stream.trigger_clock import TriggerClock
 from include.lake.paths import LakePath
 from include.settings import settings
-from include.spec import Delta, Table
+from include.spec import Table
 
 # Share of the cores that a driver's batches may use while rows arrive all the time.
 BUSY_SHARE = 0.6
@@ -166,7 +166,7 @@ class FlowTrigger:
     def is_due(self) -> bool:
         """Returns whether its next trigger is due. Notes the time of the check."""
         self.checked_at = now = time.monotonic()
-        if self.has_new_commit or not isinstance(self.table.source, Delta):
+        if self.has_new_commit or not self.table.origin.reads_table:
             return True
         if self.has_begun_batch and now > self.began_at + REST_INTERVALS * self._source_interval():
             return True
@@ -188,8 +188,8 @@ class FlowTrigger:
     @property
     def _log(self) -> LakePath | None:
         """The log of its source; None if that is no table."""
-        source = self.table.source
-        return settings().table_path(source.table) / "_delta_log" if isinstance(source, Delta) else None
+        source = self.table.origin
+        return settings().table_path(source.table) / "_delta_log" if source.reads_table else None
 
     def _log_mtime_ns(self) -> int | None:
         """Returns when the source's log last changed, in nanoseconds since 1970; None if that is uncertain."""
@@ -298,7 +298,7 @@ class Pacer:
         triggers = self._triggers.values()
         readers: dict[str, tuple[FlowTrigger, ...]] = {}
         for trigger in triggers:
-            if isinstance(source := trigger.table.source, Delta):
+            for source in trigger.table.upstream:
                 readers[source.table] = (*readers.get(source.table, ()), trigger)
         for trigger in triggers:
             trigger.readers = readers.get(trigger.table.name, ())

@@ -28,7 +28,7 @@ from include.flows.batches import BACKFILL
 from include.monitoring.outdated_rows import range_of
 from include.project.ranges import Slice, from_stored_texts
 from include.settings import settings
-from include.spec import Table, Upsert
+from include.spec import Table
 
 
 def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoint) -> None:
@@ -40,7 +40,7 @@ def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoin
         return
     result = f"holds from batch {flow_checkpoint.deployed_from} of generation {flow_checkpoint.generation} on"
     definition = checkpoint_files.owner(flow_checkpoint.path)["definitions"][-1]["rows"]
-    is_outdated = flow_checkpoint.has_older_rows and not _recomputes_all(table) and _holds_rows(table)
+    is_outdated = flow_checkpoint.has_older_rows and not table.write.recomputes_all and _holds_rows(table)
     recomputed = _recomputed(table, definition) if is_outdated else []
     is_outdated &= Slice() not in recomputed
     range_, has_rows_without_time = range_of(table) if is_outdated else (Slice(), False)
@@ -70,11 +70,6 @@ def _recomputed(table: Table, definition: str) -> list[Slice]:
 
 def _holds_rows(table: Table) -> bool:
     return stored_table.open_table(table.name).count() > 0
-
-
-def _recomputes_all(table: Table) -> bool:
-    """Whether each batch recomputes all rows."""
-    return table.is_view or (table.is_recomputed and isinstance(table.write, Upsert) and not table.write.recompute)
 
 
 DDL_TIMEOUT_SECONDS = 20

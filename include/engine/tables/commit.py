@@ -21,7 +21,7 @@ from include.delta import stored_table
 from include.engine import sql_text
 from include.errors import FlowBroken
 from include.settings import settings
-from include.spec import Append, Delta, Table, Upsert, table_of
+from include.spec import Table, table_of
 
 
 def read_table(spark: SparkSession, name: str, version: int | None = None) -> DataFrame:
@@ -113,10 +113,9 @@ def commit(rows: DataFrame, table: Table, metadata: CommitMetadata, pruning: str
     pruning: a SQL condition that every stored row with a key of this batch meets, so that Delta skips other files.
     """
     spark, write = rows.sparkSession, table.write
-    if isinstance(write, Append):
+    if write.appends:
         execute(lambda: append(rows, table), spark, metadata)
     else:
-        assert isinstance(write, Upsert), "a view is replaced as a whole"
         rows = _one_of_each(rows, table, write.keys)
         execute(lambda: _merge(spark, rows, table, write.keys, pruning), spark, metadata)
 
@@ -189,8 +188,7 @@ def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, 
         .whenMatchedUpdateAll(condition=changed or "false")
         .whenNotMatchedInsertAll()
     )
-    is_feed = isinstance(table.source, Delta) and table.source.changes
-    if is_feed or (isinstance(table.write, Upsert) and table.write.reach_seconds):
+    if table.origin.changes or table.write.reach_seconds:
         # A key ends with the last row of its source. Its bucket was touched, and therefore recomputed in full.
         merge = merge.whenNotMatchedBySourceDelete(condition=pruning)
     merge.execute()

@@ -22,7 +22,7 @@ from include.engine.tables import commit
 from include.errors import FlowBroken
 from include.project.sources import CHANGE_FEED_PROPERTY
 from include.settings import settings
-from include.spec import Append, Files, Table, Upsert, ddl
+from include.spec import Table, ddl
 from include.spec.origin import FAILED_REASON, FAILED_RECORD
 
 OWNER, SET = "sluice.owner", "sluice.properties"
@@ -256,14 +256,14 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     """
     alter = alter or (lambda statement: spark.sql(statement))
     properties = _properties(table)
-    if isinstance(table.write, Append):
+    if table.write.appends:
         # Rows of bronze never change; backfills replace rows of other tables.
         properties["delta.appendOnly"] = "true" if table.layer == "bronze" else "false"
     schema = struct_type.from_ddl(table.schema)
     if table.layer == "bronze" and set(KAFKA_PLACE) < set(schema.fieldNames()):
         # Keeps statistics of the payload, which are useless, from being computed.
         properties["delta.dataSkippingStatsColumns"] = ",".join(dict.fromkeys((*KAFKA_PLACE, *table.cluster_by)))
-    is_of_files = isinstance(table.source, Files)
+    is_of_files = table.origin.reads_files
     declared_properties = {**properties, **properties_of(table)}
     if settings().is_stored(table.name):
         commit.require_own(table)
@@ -299,10 +299,10 @@ def _create_retained(spark: SparkSession, table: Table, alter: Callable[[str], o
 
 def _columns_of_rows(table: Table) -> list[StructField]:
     """Returns the columns of the rows that a batch writes into companions of the table. Each may be NULL there."""
-    if isinstance(table.source, Files):
+    if table.origin.reads_files:
         return list(struct_type.from_ddl(FILE_SCHEMA))
     columns = list(struct_type.from_ddl(table.schema).toNullable())
-    if not isinstance(table.write, Upsert) or not table.merges_changes:
+    if not table.merges_changes:
         return columns
     computed = ddl.columns(table.computed_schema) if table.computed_schema else []
     flags = struct_type.from_ddl(", ".join(FLAGS_SCHEMA[name] for name in merge_changes.flags(table.write)))
@@ -311,7 +311,7 @@ def _columns_of_rows(table: Table) -> list[StructField]:
 
 def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
     """Creates the quarantine alone, or adds missing columns to it."""
-    is_of_files = isinstance(table.source, Files)
+    is_of_files = table.origin.reads_files
     added = f"{RULES_SCHEMA}, {BATCH_SCHEMA}" + ("" if is_of_files else f", {FAILED_SCHEMA}")
     schema = StructType([*_columns_of_rows(table), *struct_type.from_ddl(added)])
     _drop_not_null(table.quarantine, alter)

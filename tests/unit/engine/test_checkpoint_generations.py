@@ -12,7 +12,7 @@ from include.checkpoints.landing_folder import PlannedFile
 from include.engine.checkpoints import checkpoint, generation
 from include.errors import FlowBroken
 from include.flows.batches import Generation
-from include.flows.resume_position import StartPosition
+from include.flows.source import StartPosition
 from include.lake.paths import LakePath
 from include.settings import settings
 from include.spec import Delta, Table

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.engine.files import csv_header, file_headers
-from include.engine.files.file_headers import FileHeader
+from include.engine.files import file_headers
+from include.engine.files.formats import csv_header
+from include.engine.files.formats.format import FileHeader
 from tests.support.landing import Landing
 
 SCHEMA = "date STRING, amount STRING, description STRING"

@@ -12,7 +12,8 @@ import pyarrow.parquet as parquet
 import pytest
 from pyarrow import orc
 
-from include.engine.files import file_headers, parquet_pages
+from include.engine.files import file_headers
+from include.engine.files.formats import parquet_pages
 from tests.conftest import ROOT
 from tests.support.landing import Landing
 
@@ -134,13 +135,15 @@ def test_no_bit_of_a_parquet_file_ends_the_process_that_looks_at_it(tmp_path):
 import sys
 from pathlib import Path
 from pyarrow import fs
-from include.engine.files import file_headers, parquet_pages
+from include.engine.files import file_headers
+from include.engine.files.formats.parquet import Parquet
+from include.spec import Files
 content, path = Path(sys.argv[1]).read_bytes(), Path(sys.argv[1] + ".parquet")
 for place in range(len(content) // 2, len(content)):
     for bit in range(8):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
         try:
-            file_headers._parquet_head(fs.LocalFileSystem(), str(path))
+            Parquet().head(fs.LocalFileSystem(), str(path), Files('landed', 'parquet'), ())
         except file_headers.FILE_ERRORS:
             pass
 """

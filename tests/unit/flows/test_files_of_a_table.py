@@ -10,7 +10,8 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from include.checkpoints.landing_folder import PlannedFile
 from include.errors import FlowBroken
-from include.flows import resume_position
+from include.flows import files_source, resume_position
+from include.flows.source import StartPosition
 from include.settings import settings
 from include.spec import Files, Table
 
@@ -64,8 +65,8 @@ def test_files_with_rows_in_the_table_or_committed_ones_in_its_quarantine_are_he
 
 def test_the_beginning_of_the_source_follows_no_commit_and_another_folder_is_refused(table: Table, tmp_path: Path):
     commit(table, [], 0, "", flow="bronze.other")
-    assert resume_position.after_last_commit(table, accepts_loss=False) == resume_position.StartPosition()
-    assert resume_position.after_last_commit(table, accepts_loss=True) == resume_position.StartPosition()
+    assert resume_position.after_last_commit(table, accepts_loss=False) == StartPosition()
+    assert resume_position.after_last_commit(table, accepts_loss=True) == StartPosition()
     commit(table, ["a b.txt"], 3, f"{tmp_path}/elsewhere")
     with pytest.raises(FlowBroken, match="elsewhere"):
         resume_position.after_last_commit(table, accepts_loss=False)
@@ -82,4 +83,4 @@ def test_the_beginning_of_the_source_follows_no_commit_and_another_folder_is_ref
     ],
 )
 def test_a_uri_is_written_as_java_writes_it(folder: str, name: str, uri: str):
-    assert resume_position._java_uri(folder, name) == uri
+    assert files_source._java_uri(folder, name) == uri

@@ -19,7 +19,7 @@ from include.control.observed_flow import Failure
 from include.control.store import database
 from include.control.supervision import supervision
 from include.errors import Unreachable
-from include.flows import source_end
+from include.flows import delta_source, kafka_source
 from include.monitoring import first_load, status
 from include.monitoring.first_load import FirstLoad
 from include.rules import references
@@ -256,7 +256,7 @@ def test_the_state_says_for_what_it_waits_and_what_keeps_that_from_reading(engin
     ],
 )
 def test_a_position_has_passed_a_version_if_it_lies_behind_all_of_its_files(offset, version: int, expected: bool):
-    assert source_end.has_passed(offset, version) is expected
+    assert delta_source.has_passed(offset, version) is expected
 
 
 @pytest.mark.parametrize(
@@ -270,4 +270,4 @@ def test_a_position_has_passed_a_version_if_it_lies_behind_all_of_its_files(offs
     ],
 )
 def test_a_position_covers_the_ends_of_topics_if_it_covers_each_partition(offset, expected: bool):
-    assert source_end.has_read_records(offset, {"a": {"0": 5, "1": 9}, "b": {"0": 1}}) is expected
+    assert kafka_source.has_read_records(offset, {"a": {"0": 5, "1": 9}, "b": {"0": 1}}) is expected

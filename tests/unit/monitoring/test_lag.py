@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable, write_deltalake
 
 from include.delta import backlog
-from include.flows import source_end
+from include.flows import sources
 from include.monitoring import lag
 from include.monitoring.lag import Lag
 from include.settings import settings
@@ -177,6 +177,10 @@ def test_kafka_flows_lack_offsets_of_each_partition_and_know_when_the_first_unre
     assert (measure_lag(flow).seconds, measure_lag(flow).hours_until_loss) == (0, None)
 
 
+def end_of(source: Kafka) -> dict:
+    return sources.of(Table(name="bronze.events", source=source, comment="")).end()
+
+
 def test_records_of_an_open_transaction_are_not_unread_and_no_end_of_the_source(broker):
     topic = Topic(broker).create(partitions=2).send(*range(4))
     flow = Table(name="bronze.events", source=Kafka(topic.name), comment="")
@@ -187,20 +191,20 @@ def test_records_of_an_open_transaction_are_not_unread_and_no_end_of_the_source(
         producer.produce(topic.name, str(number), partition=0)
     producer.flush()
     checkpoint(flow.flow, {topic.name: {"0": 2, "1": 2}})
-    assert source_end.of(flow.source) == {topic.name: {"0": 2, "1": 2}}
+    assert sources.of(flow).end() == {topic.name: {"0": 2, "1": 2}}
     assert measure_lag(flow).is_up_to_date
     producer.commit_transaction()
     # Its six records and its mark.
     wait_until(lambda: measure_lag(flow).count == 7, 30)
-    assert source_end.of(Kafka(pattern=f"{topic.name}|none")) == {topic.name: {"0": 9, "1": 2}}
-    assert not source_end.has_reached(flow, source_end.of(flow.source))
+    assert end_of(Kafka(pattern=f"{topic.name}|none")) == {topic.name: {"0": 9, "1": 2}}
+    assert not sources.of(flow).has_reached(sources.of(flow).end())
     checkpoint(flow.flow, {topic.name: {"0": 9, "1": 2}})
-    assert source_end.has_reached(flow, source_end.of(flow.source))
+    assert sources.of(flow).has_reached(sources.of(flow).end())
 
 
 def test_a_topic_without_records_has_no_end(broker):
     topic = Topic(broker).create()
-    assert source_end.of(Kafka(topic.name)) == {} == source_end.of(Kafka((topic.name, "nobody-made-it")))
+    assert end_of(Kafka(topic.name)) == {} == end_of(Kafka((topic.name, "nobody-made-it")))
 
 
 def test_records_that_are_dated_back_are_as_old_as_they_say(broker):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from include.errors import UsageError
-from include.flows.resume_position import skip_replacements
+from include.flows.delta_source import skip_replacements
 from include.flows.timeline import Timeline
 from include.recovery import rewind_plan
 from include.settings import settings

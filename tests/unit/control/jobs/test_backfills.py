@@ -15,7 +15,7 @@ from include.control.jobs import backfills, job_id, rewinds, stale_tables, store
 from include.control.jobs.backfills import Backfill, Follower
 from include.control.store import database
 from include.control.store.schema import audits, resets
-from include.flows import resume_position
+from include.flows import delta_source
 from include.project.ranges import Slice
 from include.settings import settings
 from include.spec import Delta
@@ -181,7 +181,7 @@ def test_a_new_generation_begins_behind_backfills_that_come_next_and_before_any_
         lake.rows(SILVER, 1, 10, 10, **metadata)
 
     def skip_replacements(version: int, index: int = -1, is_first: bool = False) -> tuple[int, int, bool]:
-        offset = resume_position.skip_replacements(lake.delta_offset(version, index, is_first), Delta(SILVER))
+        offset = delta_source.skip_replacements(lake.delta_offset(version, index, is_first), Delta(SILVER))
         return offset["reservoirVersion"], offset["index"], offset["isStartingVersion"]
 
     # Both offsets mean the end of version 1.

@@ -1,0 +1,147 @@
+"""A folder of files as the source of a flow."""
+
+import math
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unicodedata import category
+from urllib.parse import quote
+
+import pyarrow.compute as pc
+import pyarrow.dataset
+
+from include.checkpoints import landing_folder
+from include.checkpoints.checkpoint_files import Position
+from include.checkpoints.landing_folder import FolderFile, PlannedFile
+from include.delta import stored_table
+from include.errors import FlowBroken, Unreachable
+from include.flows.source import FlowSource, StartPosition, commit_of
+from include.lake.paths import LakePath
+from include.settings import settings
+from include.spec import Files, Table
+
+# Unicode categories of spaces, and of separators of lines and paragraphs.
+SEPARATORS = ("Zs", "Zl", "Zp")
+
+
+class FilesSource(FlowSource):
+    def __init__(self, flow: Table) -> None:
+        super().__init__(flow)
+        self._source = flow.source_as(Files)
+
+    def identity(self) -> dict[str, Any]:
+        return {"folder": settings().folder(self._source.path)}
+
+    def _after(self, metadata: dict[str, Any]) -> StartPosition:
+        held = tuple(_held_files(self._flow, metadata))
+        return StartPosition({"logOffset": 0}, commit_of(metadata), files=held)
+
+    def end(self) -> dict[str, Any]:
+        """Returns the modification time of the newest file, in ms since 1970."""
+        times = [file.modified_ms for file in _files(self._source)]
+        return {"modified_ms": max(times)} if times else {}
+
+    def _has_passed(self, flow_position: Position, end: dict[str, Any]) -> bool:
+        unread = unread_files(self._flow, flow_position.checkpoint, flow_position.offset)
+        return all(file.modified_ms > end["modified_ms"] for file in unread)
+
+
+def named(
+    table: Table, files: Iterable[FolderFile], through: tuple[float, float] = (math.inf, math.inf)
+) -> set[tuple[str, str, int]]:
+    """Returns what the quarantine says of these files: name, rule, and modification time in milliseconds since 1970.
+
+    through: generation and batch of the newest rows that count.
+    """
+    names = [relative_name(table, file.path) for file in files]
+    if not names or not settings().is_stored(table.quarantine):
+        return set()
+    stored = stored_table.dataset(table.quarantine)
+    rows = stored.to_table(filter=pyarrow.dataset.field("_filename").isin(names)).to_pylist()
+    return {
+        (row["_filename"], rule, round(row["modification_time"].timestamp() * 1000))
+        for row in rows
+        for rule in row["_rules"]
+        if row["modification_time"] and (row["_generation"], row["_batch"]) <= through
+    }
+
+
+def unread_files(table: Table, checkpoint: LakePath | None, end: Any) -> list[FolderFile]:
+    """Returns the files in the folder that no batch up to the source offset `end` has read.
+
+    A file that Spark passes over is read once the quarantine names it. checkpoint: None if there is none yet. Raises
+    Unreachable and FlowBroken.
+    """
+    read_paths = {file.path for file in landing_folder.planned_files(checkpoint, end)} if checkpoint else set()
+    files = [file for file in landing_folder.matching_files(table.source_as(Files)) if file.path not in read_paths]
+    known = named(table, [file for file in files if file.problem])
+    return [file for file in files if (relative_name(table, file.path), file.problem, file.modified_ms) not in known]
+
+
+def relative_name(table: Table, path: str) -> str:
+    """Returns the path below the folder of the source."""
+    folder = landing_folder.file_system(settings().folder(table.source_as(Files).path))[1]
+    return path.removeprefix(f"{folder}/")
+
+
+def _files(source: Files) -> list[landing_folder.FolderFile]:
+    folder = settings().folder(source.path)
+    if "://" not in folder and not Path(folder).exists():
+        return []
+    try:
+        return list(landing_folder.files_in_folder(source).values())
+    except Unreachable as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return []
+        raise
+
+
+def _held_files(table: Table, metadata: dict[str, Any]) -> list[PlannedFile]:
+    """Returns the files up to the last commit, from its checkpoint or, without it, from the table's `_filename`."""
+    checkpoint = settings().checkpoints(table.flow) / str(metadata["generation"])
+    with suppress(FlowBroken):
+        if files := landing_folder.planned_files(checkpoint, metadata["source_to"]):
+            return files
+    source = table.source_as(Files)
+    folder = settings().folder(source.path)
+    path = landing_folder.file_system(folder)[1]
+    modified_ms = {
+        file.path.removeprefix(f"{path}/"): file.modified_ms for file in landing_folder.files_in_folder(source).values()
+    }
+    return [
+        PlannedFile(_java_uri(folder, name), modified_ms.get(name, 0), 0)
+        for name in sorted(_stored_file_names(table, metadata))
+    ]
+
+
+def _java_uri(folder: str, name: str) -> str:
+    """Returns the file's URI as Java writes it. Java escapes fewer characters than Python does: those that a URI may
+    not have, control characters and every kind of blank.
+    """
+    path = name if "://" in folder else f"{folder}/{name}"
+    quoted = re.sub(r"[\x00-\x20\x7f-\x9f\"<>\[\]{}|\\^`#?%]", lambda match: quote(match[0]), path)
+    quoted = "".join(quote(character) if category(character) in SEPARATORS else character for character in quoted)
+    return f"{folder}/{quoted}" if "://" in folder else f"file://{quoted}"
+
+
+def _stored_file_names(table: Table, metadata: dict[str, Any]) -> set[str]:
+    """Returns the files with rows in the table, or with committed rows in its quarantine."""
+
+    name = pc.field("_filename")
+    stored = stored_table.dataset(table.name)
+    quarantined = stored_table.dataset(table.quarantine)
+    generation, batch = (pc.field(column) for column in ("_generation", "_batch"))
+    last_generation = int(metadata["generation"])
+    is_committed = (generation < last_generation) | (
+        (generation == last_generation) & (batch <= int(metadata["batch"]))
+    )
+    names: set[str] = set()
+    for rows in (
+        stored.to_batches(columns={"_filename": name}),
+        quarantined.to_batches(columns={"_filename": name}, filter=is_committed),
+    ):
+        for record_batch in rows:
+            names.update(record_batch.column(0).unique().to_pylist())
+    return names
