@@ -41,8 +41,6 @@ def show_jobs(
 ) -> None:
     """List windows, backfills and rewinds, newest first, and then the tables that are stale."""
     engine = database.connect(settings().control_url)
-    if kind and kind not in (kinds := all_kinds.names(engine)):
-        raise UsageError(f"--kind: {kind!r} is not one of {', '.join(map(repr, kinds))}: name one of these")
     listed = all_kinds.newest(engine, kind, table, limit)
     stale = _stale(engine, table) if kind in (None, JobKind.BACKFILL) else []
     if table and not listed:

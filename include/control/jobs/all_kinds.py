@@ -13,25 +13,27 @@ from include.control.jobs.store import FAILED, GIVEN_UP, StoredJob
 from include.control.jobs.windows import Window
 from include.control.store import database
 from include.control.store.job_schema import jobs
+from include.errors import UsageError
 
 # Jobs of other kinds have nothing of their own here.
 OF_KIND: dict[str, type[StoredJob]] = {kind.KIND: kind for kind in (Window, Backfill, Rewind)}
 
 
 def newest(engine: Engine, kind: str | None = None, table: str | None = None, limit: int = 50) -> list[StoredJob]:
-    """The newest jobs, newest first. Parameters: as for `store.select_newest`. Raises Unreachable."""
+    """The newest jobs, newest first. Parameters: as for `store.select_newest`; kind: None: all.
+
+    Raises UsageError for a kind of which nothing is known here, and no job is stored, and Unreachable.
+    """
     with database.reading(engine) as connection:
-        kinds = [kind] if kind else _names(connection)
+        others = select(jobs.c.kind).where(jobs.c.kind.not_in(OF_KIND)).distinct().order_by(jobs.c.kind)
+        kinds = [*map(str, OF_KIND), *connection.execute(others).scalars()]
+        if kind and kind not in kinds:
+            raise UsageError(f"--kind: {kind!r} is not one of {', '.join(map(repr, kinds))}: name one of these")
         # One query of each kind: windows outnumber all others.
-        rows = [row for name in kinds for row in store.select_newest(connection, name, table, limit)]
+        listed = [kind] if kind else kinds
+        rows = [row for name in listed for row in store.select_newest(connection, name, table, limit)]
         rows.sort(key=lambda row: (row.planned_at, row.number), reverse=True)
         return [_of(connection, row) for row in rows[:limit]]
-
-
-def names(engine: Engine) -> list[str]:
-    """The kinds that are known here, and others of which jobs are stored. Raises Unreachable."""
-    with database.reading(engine) as connection:
-        return _names(connection)
 
 
 def status(engine: Engine, job: JobId) -> JobStatus:
@@ -64,8 +66,3 @@ def status(engine: Engine, job: JobId) -> JobStatus:
 
 def _of(connection: Connection, row: Row[Any]) -> StoredJob:
     return OF_KIND.get(row.kind, StoredJob).of(connection, row)
-
-
-def _names(connection: Connection) -> list[str]:
-    others = select(jobs.c.kind).where(jobs.c.kind.not_in(OF_KIND)).distinct().order_by(jobs.c.kind)
-    return [*map(str, OF_KIND), *connection.execute(others).scalars()]
