@@ -24,7 +24,7 @@ from include.control.store import database
 from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.errors import report
-from include.monitoring import progress_rows
+from include.monitoring import query_progress
 from include.settings import settings
 from include.spec import Delta, Table
 
@@ -119,7 +119,7 @@ def main() -> None:
         fill((2 * blocks + 4) * (batches + 5))
         busy = Busy(spark)
         compare(busy, blocks, batches)
-        print(f"{len(progress_rows.newest(BUSY.flow, 10_000)):,} reports are in the journal")
+        print(f"{len(query_progress.newest(BUSY.flow, 10_000)):,} reports are in the journal")
         busy.end()
 
 

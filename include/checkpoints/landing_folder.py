@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from pyarrow import fs
 
 from include.errors import FlowBroken, Unreachable
-from include.lake import object_store
+from include.lake import outages
 from include.lake.paths import LakePath, names
 from include.settings import settings
 from include.spec import Files
@@ -191,7 +191,7 @@ def _list_folder(folder: str, recursive: bool) -> tuple[str, list[fs.FileInfo]]:
         return path, system.get_file_info(fs.FileSelector(path, recursive=recursive))
     except OSError as error:
         if is_in_store(folder) and not isinstance(error, FileNotFoundError):
-            raise object_store.of_text(folder, str(error)) from error
+            raise outages.of_text(folder, str(error)) from error
         raise _unlistable(folder, str(error)) from error
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from include import catalog
 from include.cli.output import FlowName, Json, Limit, show
 from include.control.supervision import supervisor_presence
-from include.monitoring import progress_journal, progress_rows, progress_table
+from include.monitoring import query_progress
 from include.monitoring.graph import Edge, Graph, Node, build_graph
 from include.monitoring.lag import Lag
-from include.monitoring.progress_rows import PHASES_MS
+from include.monitoring.query_progress import PHASES_MS
 from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, statuses
 from include.settings import settings
 from include.text_columns import duration, in_columns
@@ -129,7 +129,7 @@ def _node_line(node: Node, edge: Edge | None) -> str:
 
 def show_progress(flow: FlowName, limit: Limit = 20, as_json: Json = False) -> None:
     """Show what the newest batches of a flow took, also idle and failed ones."""
-    newest = progress_rows.newest(flow, limit)
+    newest = query_progress.newest(flow, limit)
     if not newest:
         # Raises for an unknown flow. A flow that is no longer declared may still have progress.
         catalog.load().flow(flow)
@@ -159,11 +159,11 @@ def _progress_line(row: dict[str, Any]) -> str:
 def gather(as_json: Json = False) -> None:
     """Append what drivers wrote down to ledger.query_progress, which they do once a minute by themselves."""
     gathered = 0
-    while row_count := progress_table.gather():
+    while row_count := query_progress.gather():
         gathered += row_count
         if not as_json:
-            print(f"{row_count:,} rows came into {progress_rows.TABLE}")
-    waiting = sum(progress_journal.size(segment) for segment in progress_journal.segments())
+            print(f"{row_count:,} rows came into {query_progress.TABLE}")
+    waiting = sum(query_progress.size_of(segment) for segment in query_progress.segments())
     held = f"{waiting / 1e6:,.1f} MB are in the hands of drivers that still write them"
     lines = ["nothing done, another process gathers at this moment" if row_count is None else held]
     show(as_json, {"rows": gathered, "is_done": row_count is not None, "waiting_bytes": waiting}, lines)

@@ -17,7 +17,7 @@ import pyarrow.parquet as parquet
 
 from include.checkpoints import checkpoint_files
 from include.errors import FlowBroken, Unreachable
-from include.lake import object_store
+from include.lake import clients
 from include.lake.paths import LakePath, names
 from include.settings import settings
 from include.spec import table_of
@@ -282,7 +282,7 @@ def _checkpoint_actions(file: LakePath) -> Iterator[dict[str, Any]]:
     columns += "remove.path remove.size remove.deletionTimestamp metaData.configuration sidecar.path "
     columns += "checkpointMetadata.version"
     try:
-        actions = parquet.ParquetFile(object_store.readable(file)).read(columns.split()).to_pylist()
+        actions = parquet.ParquetFile(clients.readable(file)).read(columns.split()).to_pylist()
     except (OSError, ValueError) as error:
         raise FlowBroken(f"{file} is damaged: delete it, so that the checkpoint before it counts") from error
     for action in actions:

@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyarrow import fs
 
-from include.lake import object_store
+from include.lake import clients, outages
 from include.settings import settings
 
 
@@ -18,14 +18,14 @@ def open_table(name: str, version: int | None = None) -> DeltaTable:
     """
     path = settings().table_path(name)
     if not isinstance(path, Path):
-        object_store.raise_known(path)
-    uri, options = object_store.delta_rs(path)
+        outages.raise_known(path)
+    uri, options = clients.delta_rs(path)
     try:
         return DeltaTable(uri, version=version, storage_options=options)
     except OSError as error:
         if isinstance(path, Path) or isinstance(error, FileNotFoundError):
             raise
-        raise object_store.of_text(str(path), str(error)) from error
+        raise outages.of_text(str(path), str(error)) from error
 
 
 def find_table(name: str) -> DeltaTable | None:
@@ -49,4 +49,4 @@ def dataset(name: str, opened: DeltaTable | None = None, files: str | None = Non
 
 def file_system(name: str) -> fs.FileSystem:
     """Returns the file system of a stored table; paths are relative to the table."""
-    return object_store.file_system(settings().table_path(name))
+    return clients.file_system(settings().table_path(name))

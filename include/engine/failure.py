@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.errors import FlowBroken, FlowFailed, SluiceError, Unreachable
-from include.lake import object_store
+from include.lake import outages
 from include.lake.paths import ObjectPath
 from include.settings import settings
 
@@ -37,7 +37,7 @@ def of(chain: list[Any]) -> Unreachable | None:
     for cause in chain:
         name = cause.getClass().getName()
         if name in NO_CREDENTIALS:
-            return object_store.error_of(path, "none were found", is_refused=True)
+            return outages.error_of(path, "none were found", is_refused=True)
         if name.startswith(SILENCE):
             return _of_silence(chain, path)
         if name.startswith(SDK):
@@ -51,17 +51,17 @@ def _of_answer(error: Any, path: str) -> Unreachable | None:
     code = str(details.errorCode() or "") if details is not None else ""
     code = "" if code.isdigit() else code
     reason = code or f"HTTP status {status}"
-    if object_store.is_refusal(status, code):
-        return object_store.error_of(path, reason, is_refused=True)
-    if status in BUSY or (status, code) == (NOT_FOUND, object_store.NO_BUCKET):
-        return object_store.error_of(path, reason, is_refused=False)
+    if outages.is_refusal(status, code):
+        return outages.error_of(path, reason, is_refused=True)
+    if status in BUSY or (status, code) == (NOT_FOUND, outages.NO_BUCKET):
+        return outages.error_of(path, reason, is_refused=False)
     return None
 
 
 def _of_silence(chain: list[Any], path: str) -> Unreachable:
     innermost = chain[-1]
     reason = f"{innermost.getClass().getSimpleName()}: {' '.join(str(innermost.getMessage()).split())}"
-    return object_store.error_of(path, reason[:REASON_CHARACTERS], is_refused=False)
+    return outages.error_of(path, reason[:REASON_CHARACTERS], is_refused=False)
 
 
 def _path(chain: list[Any]) -> str:

@@ -12,7 +12,7 @@ from include.control import ports
 from include.engine import sql_text
 from include.engine.session import jvm_of, open_session
 from include.lake.paths import names
-from include.monitoring.progress_rows import TABLE as QUERY_PROGRESS
+from include.monitoring.query_progress import TABLE as QUERY_PROGRESS
 from include.settings import Settings, settings
 
 HOST = "127.0.0.1"

@@ -33,7 +33,7 @@ class ObjectPath:
     key: str
 
     def __str__(self) -> str:
-        # As Hadoop spells it. `include.lake.object_store` translates it for other libraries.
+        # As Hadoop spells it. `include.lake.clients` translates it for other libraries.
         return f"s3a://{self.bucket}/{self.key}".rstrip("/")
 
     def __truediv__(self, name: str) -> "ObjectPath":

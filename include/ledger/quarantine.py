@@ -13,7 +13,7 @@ import pyarrow.parquet as parquet
 
 from include.delta.delta_log import DeltaLog, LiveFile
 from include.errors import FlowBroken
-from include.lake import object_store
+from include.lake import clients
 from include.settings import settings
 from include.spec import Table
 from include.spec.origin import FAILED_REASON, FAILED_RECORD, ORIGIN
@@ -100,7 +100,7 @@ def _newest(log: DeltaLog, files: list[LiveFile], limit: int) -> list[Row]:
 
 def _read(log: DeltaLog, file: LiveFile, columns: list[str] | None = None) -> Any:
     try:
-        return parquet.ParquetFile(object_store.readable(log.table / file.path)).read(columns)
+        return parquet.ParquetFile(clients.readable(log.table / file.path)).read(columns)
     except (OSError, ValueError) as error:
         raise FlowBroken(
             f"{log.table / file.path} is missing or damaged ({error}): restore it from its backup"

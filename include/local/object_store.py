@@ -17,7 +17,7 @@ from pyarrow.fs import S3FileSystem
 
 from include.control.store import private_files
 from include.errors import SetupError, report
-from include.lake import object_store
+from include.lake import outages
 from include.lake.paths import ObjectPath
 from include.local import install
 from include.local.processes import Platform, wait_for_port
@@ -190,7 +190,7 @@ def start(config: Settings, platform: Platform, timeout_seconds: float) -> None:
     """
     if store := declared(config):
         _start(store, config, platform, timeout_seconds)
-    object_store.require_lake()
+    outages.require_lake()
 
 
 def _start(store: ObjectStore, config: Settings, platform: Platform, timeout_seconds: float) -> None:

@@ -22,7 +22,7 @@ from include.flows import files_source, refreshes
 from include.kafka import broker, cluster, retention
 from include.kafka.broker import NoSuchTopic, PartitionOffsets
 from include.kafka.retention import Limits, PartitionPosition, RetentionClock
-from include.lake import object_store
+from include.lake import outages
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
@@ -48,7 +48,7 @@ class SourceSnapshot:
     """
 
     def __init__(self, flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self.lake_outage = object_store.of_lake()
+        self.lake_outage = outages.of_lake()
         self.now_seconds = time.time()
         self.since = self.now_seconds - TREND_SECONDS
         self._logs: dict[str, DeltaLog] = {}

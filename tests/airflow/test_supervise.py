@@ -17,7 +17,7 @@ from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import runs
 from include.local.broker import create_topic
-from include.monitoring import progress_rows
+from include.monitoring import query_progress
 from include.settings import settings
 from tests.support.jobs.process import SHORT_LIVED
 from tests.support.pipeline import TOPIC
@@ -90,7 +90,7 @@ def test_query_progress_that_cannot_be_gathered_alarms_nobody(tmp_path, monkeypa
     finally:
         settings.cache_clear()
     lines = caplog.messages
-    assert lines[0].startswith(f"query progress is not gathered for now: {progress_rows.TABLE}: gathering broke off")
+    assert lines[0].startswith(f"query progress is not gathered for now: {query_progress.TABLE}: gathering broke off")
     assert lines[1] == "query progress: 0 reports gathered"
 
 

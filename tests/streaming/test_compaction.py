@@ -14,8 +14,7 @@ from pyspark.sql import functions as F
 
 from include.delta.delta_log import DeltaLog
 from include.engine.fast_path import compaction, data_file
-from include.engine.fast_path.features import Layout, NotSupported
-from include.engine.fast_path.transaction import Target, Transaction
+from include.engine.fast_path.transaction import Layout, NotSupported, Target, Transaction
 from include.engine.tables import maintain
 from include.maintenance.plan import OPTIMIZE, Step
 from include.settings import settings

@@ -20,9 +20,8 @@ from include.control.commands import Action, Command
 from include.control.store import database
 from include.delta.delta_log import MERGED, DeltaLog
 from include.engine.batch import prepare
-from include.engine.fast_path import aggregate, internals, path, replaced_files
-from include.engine.fast_path.features import NotSupported
-from include.engine.fast_path.transaction import Target
+from include.engine.fast_path import aggregate, path, replaced_files, transaction
+from include.engine.fast_path.transaction import NotSupported, Target
 from include.engine.tables import create_table
 from include.errors import FlowBroken, LedgerMismatch
 from include.ledger import row_outcomes, verify
@@ -478,11 +477,11 @@ def test_of_two_drivers_that_write_one_batch_the_second_is_refused(spark, name):
 
 
 def test_delta_s_internals_are_as_the_fast_path_expects_them(spark):
-    assert internals.unexpected(spark) is None
+    assert transaction.unexpected(spark) is None
 
 
 def test_with_another_delta_all_batches_are_written_by_spark(arrive, run_once, name, monkeypatch, caplog):
-    monkeypatch.setitem(internals.EXPECTED, "org.apache.spark.sql.delta.Snapshot", {"moved": ()})
+    monkeypatch.setitem(transaction.EXPECTED, "org.apache.spark.sql.delta.Snapshot", {"moved": ()})
     arrive(("a", 1, 60))
     run_once(readings(name))
     assert fast_path_flags(f"silver.{name}") == [False]

@@ -9,8 +9,8 @@ import pytest
 from include import catalog
 from include.delta import stored_table
 from include.errors import FlowFailed
-from include.monitoring import progress_rows
-from include.monitoring.progress_table import gather
+from include.monitoring import query_progress
+from include.monitoring.query_progress import gather
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Table
 from tests.support.flows import Driver, rows_of
@@ -43,15 +43,15 @@ def driver(spark, name: str, flow: Table, monkeypatch: pytest.MonkeyPatch):
 def progress_of(flow: Table) -> list[dict]:
     """The progress rows of the flow, oldest first, after all journals are gathered."""
     gather()
-    if stored_table.find_table(progress_rows.TABLE) is None:
+    if stored_table.find_table(query_progress.TABLE) is None:
         return []
-    return sorted((row for row in rows_of(progress_rows.TABLE) if row["flow"] == flow.flow), key=lambda row: row["at"])
+    return sorted((row for row in rows_of(query_progress.TABLE) if row["flow"] == flow.flow), key=lambda row: row["at"])
 
 
 def test_busy_idle_and_failed_batches_of_a_flow_come_into_the_table(flow: Table, driver: Driver, append):
-    wait_until(lambda: {row["event"] for row in progress_rows.newest(flow.flow, 50)} >= {"batch", "idle"}, 120)
+    wait_until(lambda: {row["event"] for row in query_progress.newest(flow.flow, 50)} >= {"batch", "idle"}, 120)
     append(f"bronze.{flow.name.partition('.')[2]}", [{"number": 10}], "number INT")
-    wait_until(lambda: any(row["event"] == "failed" for row in progress_rows.newest(flow.flow, 50)), 120)
+    wait_until(lambda: any(row["event"] == "failed" for row in query_progress.newest(flow.flow, 50)), 120)
     progress = progress_of(flow)
     batch_row, idle_row, failed_row = (
         next(row for row in progress if row["event"] == event) for event in ("batch", "idle", "failed")
@@ -87,7 +87,7 @@ def test_every_batch_of_a_run_comes_once_and_then_its_end(flow: Table, run_once,
 
 
 def test_a_flow_does_not_care_that_nobody_can_write_down_how_it_does(flow: Table, driver: Driver, append, caplog):
-    wait_until(lambda: progress_rows.newest(flow.flow, 1), 120)
+    wait_until(lambda: query_progress.newest(flow.flow, 1), 120)
     shutil.rmtree(settings().journals)
     # This file prevents the creation of the directory.
     settings().journals.write_text("in the way")
@@ -102,7 +102,7 @@ def test_a_flow_does_not_care_that_nobody_can_write_down_how_it_does(flow: Table
     assert driver.query(flow).isActive
     assert caplog.text.count("query progress cannot be stored for now") == 1
     # Spark keeps the progress that could not be written.
-    wait_until(lambda: sum(row["input_rows"] or 0 for row in progress_rows.newest(flow.flow, 50)) == 3, 60)
+    wait_until(lambda: sum(row["input_rows"] or 0 for row in query_progress.newest(flow.flow, 50)) == 3, 60)
 
 
 def test_a_flow_that_fails_by_hand_is_told_too(flow: Table, run_once, append):

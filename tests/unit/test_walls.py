@@ -20,7 +20,7 @@ LONGEST_DAG, LONGEST_JOB, LONGEST_MODULE, LONGEST_FUNCTION = 80, 60, 500, 60
 DECLARATIONS = (
     "include.spec",
     "include.project",
-    "include.settings",
+    "include.addresses",
     "include.catalog",
     "include.settings",
     "include.errors",
@@ -237,7 +237,7 @@ def circles(graph: dict[str, set[str]]) -> set[str]:
 # The paths of a lake ask its store, whose errors name the lake of the settings: still to be cut.
 MODULES_IN_CIRCLES = {
     "include.settings",
-    *("include.lake.paths", "include.lake.object_store", "include.lake.object_store", "include.lake.object_store"),
+    *("include.lake.paths", "include.lake.object_store", "include.lake.clients", "include.lake.outages"),
 }
 # Still to be cut.
 FOLDERS_IN_CIRCLES = {

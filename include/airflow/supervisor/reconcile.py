@@ -25,7 +25,7 @@ from include.control.store import database
 from include.control.supervision import shutdown, supervision
 from include.control.supervision.supervision import SourceHealth
 from include.errors import SluiceError
-from include.monitoring import consumer_groups, lineage_loader, progress_table
+from include.monitoring import consumer_groups, lineage_loader, query_progress
 from include.settings import settings
 from include.spec import Table
 
@@ -77,7 +77,7 @@ def to_task_arguments(unhealthy: list[dict[str, str]]) -> list[dict[str, str]]:
 def _gather() -> None:
     """Store query progress. It runs last and ignores every error: the drivers' journals are kept until the next run."""
     try:
-        logs.info(f"query progress: {progress_table.gather() or 0} reports gathered")
+        logs.info(f"query progress: {query_progress.gather() or 0} reports gathered")
     except Exception as error:
         logs.warning(f"query progress is not gathered for now: {error}")
 

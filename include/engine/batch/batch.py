@@ -29,8 +29,8 @@ from include.engine.batch.lookup import Versions
 from include.engine.batch.quality import RowCounts
 from include.engine.batch.watermark import EventTimes
 from include.engine.checkpoints.checkpoint import Checkpoint, require_unrestored
-from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.path import FastPath, TooLarge
+from include.engine.fast_path.transaction import NotSupported
 from include.engine.files import batch_of_files
 from include.engine.python.limits import limited
 from include.engine.tables import commit, create_table

@@ -19,9 +19,8 @@ from include.delta import stored_table
 from include.engine.batch import deduplicate, prepare, transform
 from include.engine.batch.transform import Buckets
 from include.engine.fast_path import data_file, known_keys, replaced_files
-from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros
-from include.engine.fast_path.transaction import Target, Transaction
+from include.engine.fast_path.transaction import NotSupported, Target, Transaction
 from include.engine.tables.commit import CommitMetadata, read_table
 from include.lake import data_files
 from include.ledger.batch_files import SourceFile

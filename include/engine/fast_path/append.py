@@ -21,9 +21,8 @@ from include.engine.batch.quality import RowCounts
 from include.engine.batch.watermark import EventTimes
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
-from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.known_keys import Key, KnownKeys, is_comparable, keys_of, micros
-from include.engine.fast_path.transaction import Target, Transaction
+from include.engine.fast_path.transaction import NotSupported, Target, Transaction
 from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata
 from include.rules import Rule

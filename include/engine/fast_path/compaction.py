@@ -17,10 +17,8 @@ from pyspark.sql import SparkSession
 from include.delta import stored_table
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
-from include.engine.fast_path.features import Layout, NotSupported
-from include.engine.fast_path.internals import unexpected
-from include.engine.fast_path.transaction import Target
-from include.lake import object_store
+from include.engine.fast_path.transaction import Layout, NotSupported, Target, unexpected
+from include.lake import clients
 from include.lake.paths import LakePath
 from include.maintenance import plan
 
@@ -91,7 +89,7 @@ def _rows(table: LakePath, paths: list[str], layout: Layout) -> Iterator[pa.Tabl
     yield layout.schema.empty_table()
     for path in paths:
         # INT96 timestamps count nanoseconds, which in Arrow end in the year 2262.
-        with parquet.ParquetFile(object_store.seekable(table / path), coerce_int96_timestamp_unit="us") as file:
+        with parquet.ParquetFile(clients.seekable(table / path), coerce_int96_timestamp_unit="us") as file:
             _require_known_columns(path, file.schema_arrow, layout)
             for batch in file.iter_batches(BATCH_ROWS):
                 yield _with_all_columns(pa.Table.from_batches([batch]), layout)

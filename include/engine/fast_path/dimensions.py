@@ -13,8 +13,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from include.delta import stored_table
 from include.engine.batch import lookup
 from include.engine.batch.merge_changes import IS_CURRENT, VALID_FROM, VALID_TO
-from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of
+from include.engine.fast_path.transaction import NotSupported
 from include.spec import Lookup, Table
 
 # Most bytes of a lookup's columns in memory. Spark joins the batches with larger tables.

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from include.delta import stored_table
 from include.engine.batch import deduplicate
-from include.engine.fast_path.features import NotSupported
+from include.engine.fast_path.transaction import NotSupported
 from include.lake import data_files
 from include.settings import settings
 from include.spec import Append

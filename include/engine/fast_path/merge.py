@@ -23,10 +23,9 @@ from include.engine.batch.watermark import EventTimes
 from include.engine.fast_path import append, data_file, known_keys, replaced_files
 from include.engine.fast_path.append import Companion
 from include.engine.fast_path.dimensions import local_frame
-from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros
 from include.engine.fast_path.replaced_files import StoredFile
-from include.engine.fast_path.transaction import Target, Transaction
+from include.engine.fast_path.transaction import Layout, NotSupported, Target, Transaction
 from include.engine.tables.commit import CommitMetadata
 from include.spec import Table, Upsert
 

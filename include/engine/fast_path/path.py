@@ -19,13 +19,13 @@ from include.checkpoints.offset_ranges import OffsetRange
 from include.delta.delta_log import DeltaLog
 from include.engine.batch import prepare, watermark
 from include.engine.batch.watermark import EventTimes
-from include.engine.fast_path import aggregate, internals
+from include.engine.fast_path import aggregate, transaction
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
 from include.engine.fast_path.dimensions import Dimensions, local_frame
-from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.merge import Merger
 from include.engine.fast_path.topic_reader import TopicReader
+from include.engine.fast_path.transaction import NotSupported
 from include.engine.tables.commit import CommitMetadata
 from include.errors import FlowBroken
 from include.kafka import cluster
@@ -119,7 +119,7 @@ def of(spark: SparkSession, table: Table) -> "FastPath | None":
     """Returns the fast path of a flow; None if Spark writes all of its batches."""
     if not suits(table):
         return None
-    if difference := internals.unexpected(spark):
+    if difference := transaction.unexpected(spark):
         logs.warning(f"Spark's writer takes small batches, too: {difference}", table.flow)
         return None
     return FastPath(spark, table)

@@ -11,11 +11,10 @@ from pyarrow import parquet
 
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
-from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.known_keys import Key, keys_of
-from include.engine.fast_path.transaction import Transaction
+from include.engine.fast_path.transaction import Layout, NotSupported, Transaction
 from include.engine.tables.commit import CommitMetadata
-from include.lake import data_files, object_store
+from include.lake import clients, data_files
 
 # Most bytes of files whose rows are all held in memory, and of files that are rewritten part by part.
 MOST_REPLACED_BYTES, MOST_REWRITTEN_BYTES = 32_000_000, 4_000_000_000
@@ -68,7 +67,7 @@ def rewrite(
     found: list[StoredFile] = []
     try:
         for path, size in file_list:
-            file = parquet.ParquetFile(object_store.seekable(transaction.target.path / path))
+            file = parquet.ParquetFile(clients.seekable(transaction.target.path / path))
             if any(
                 pc.any(_has_key(part, keys, columns, transaction.layout)).as_py()
                 for part in _parts(file, list(columns))

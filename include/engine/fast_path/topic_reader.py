@@ -11,7 +11,7 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from include.checkpoints.offset_ranges import OffsetRange
-from include.engine.fast_path.features import NotSupported
+from include.engine.fast_path.transaction import NotSupported
 from include.kafka.cluster import Cluster
 
 # Records to request at a time: the first ones, the maximum, and the bytes that a request should deliver.

@@ -2,21 +2,238 @@
 
 A DataFrame write, a MERGE or an OPTIMIZE plans several queries for each commit, which cost far more than a small batch.
 All of them end in this transaction, which checks conflicts and writes checksums and checkpoints.
+
+No other module names internal classes of Delta and Spark. `unexpected` compares them with the signatures that Sluice
+was built for.
 """
 
 import json
 import time
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from include.delta import commit_history
 from include.delta.delta_log import DeltaLog
-from include.engine.fast_path.features import Layout, layout
-from include.engine.fast_path.internals import Internals, internals
+from include.engine.session import jvm_of
 from include.lake.paths import LakePath, ObjectStat
 from include.settings import settings
+
+DELTA = "org.apache.spark.sql.delta"
+SEQ, OPTION, STRING = "scala.collection.immutable.Seq", "scala.Option", "java.lang.String"
+OPERATION, USER_METADATA = f"{DELTA}.DeltaOperations$Operation", "userMetadata"
+# For each class its methods and constructors (`new`) with the classes of their parameters.
+EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
+    f"{DELTA}.DeltaLog": {
+        "forTable": ("org.apache.spark.sql.SparkSession", STRING),
+        "unsafeVolatileSnapshot": (),
+        "update": ("boolean", OPTION, OPTION),
+        "startTransaction": (OPTION, OPTION),
+    },
+    f"{DELTA}.Snapshot": {"version": (), "metadata": (), "protocol": (), "checksumOpt": ()},
+    f"{DELTA}.OptimisticTransaction": {
+        "commit": (SEQ, f"{DELTA}.DeltaOperations$Operation"),
+        "readTxn": (),
+        "readWholeTable": (),
+        "txnVersion": (STRING,),
+        "registerSQLMetrics": ("org.apache.spark.sql.SparkSession", "scala.collection.immutable.Map"),
+    },
+    f"{DELTA}.VersionChecksum": {"setTransactions": ()},
+    f"{DELTA}.actions.SetTransaction": {"appId": (), "version": ()},
+    OPERATION: {USER_METADATA: ()},
+    f"{DELTA}.actions.Action": {"fromJson": (STRING,), "json": ()},
+    f"{DELTA}.DeltaOperations$Write": {"new": ("org.apache.spark.sql.SaveMode", *[OPTION] * 8)},
+    f"{DELTA}.DeltaOperations$Merge": {"new": (*[OPTION] * 4, *[SEQ] * 3)},
+    f"{DELTA}.DeltaOperations$Optimize": {"new": (SEQ, SEQ, "boolean", OPTION, "boolean")},
+    "org.apache.spark.sql.execution.metric.SQLMetrics": {"createMetric": ("org.apache.spark.SparkContext", STRING)},
+}
+
+
+@dataclass(frozen=True)
+class Internals:
+    """Handles on JVM classes; looking one up by name takes several calls into the JVM."""
+
+    delta_log: Any
+    action: Any
+    write: Any
+    merge: Any
+    optimize: Any
+    append_mode: Any
+    create_metric: Any
+    to_seq: Any
+    to_map: Any
+    some: Any
+    none: Any
+    array_list: Any
+    hash_map: Any
+    user_metadata: Any
+
+    def stamped(self, operation: Any, metadata: str) -> Any:
+        """Returns an operation that has no parameter for it with this `userMetadata`.
+
+        Without it, Delta takes the setting of whatever session is active in the thread.
+        """
+        self.user_metadata.set(operation, self.some(metadata))
+        return operation
+
+
+def unexpected(spark: SparkSession) -> str | None:
+    """Returns a sentence about what differs in the internals; None if nothing does."""
+    jvm = jvm_of(spark)
+    for name, methods in EXPECTED.items():
+        if not jvm.org.apache.spark.util.Utils.classIsLoadable(name):
+            return f"the class {name} is missing"
+        java_class = _class(jvm, name)
+        for method, parameters in methods.items():
+            if not _has(spark, java_class, method, parameters):
+                return f"{name}.{method}({', '.join(parameters)}) is missing"
+    try:
+        _user_metadata(jvm)
+    except Py4JError:
+        return f"the field {USER_METADATA} of {OPERATION} cannot be set"
+    return None
+
+
+def _has(spark: SparkSession, java_class: Any, method: str, parameters: tuple[str, ...]) -> bool:
+    jvm = jvm_of(spark)
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    parameter_classes = gateway.new_array(jvm.java.lang.Class, len(parameters))
+    for index, name in enumerate(parameters):
+        parameter_classes[index] = jvm.java.lang.Boolean.TYPE if name == "boolean" else _class(jvm, name)
+    try:
+        java_class.getConstructor(parameter_classes) if method == "new" else java_class.getMethod(
+            method, parameter_classes
+        )
+    except Exception:
+        return False
+    return True
+
+
+def _class(jvm: Any, name: str) -> Any:
+    return jvm.org.apache.spark.util.Utils.classForName(name, False, False)
+
+
+def _user_metadata(jvm: Any) -> Any:
+    """Returns the field of an operation that Delta writes into the commit."""
+    field = _class(jvm, OPERATION).getDeclaredField(USER_METADATA)
+    field.setAccessible(True)
+    return field
+
+
+@lru_cache(maxsize=1)
+def internals(context: Any) -> Internals:
+    jvm = context._jvm
+    delta, python = jvm.org.apache.spark.sql.delta, jvm.org.apache.spark.api.python.PythonUtils
+    return Internals(
+        delta_log=delta.DeltaLog,
+        action=delta.actions.Action,
+        write=getattr(delta, "DeltaOperations$Write"),
+        merge=getattr(delta, "DeltaOperations$Merge"),
+        optimize=getattr(delta, "DeltaOperations$Optimize"),
+        append_mode=jvm.org.apache.spark.sql.SaveMode.Append,
+        create_metric=jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric,
+        to_seq=python.toSeq,
+        to_map=python.toScalaMap,
+        some=jvm.scala.Option.apply,
+        none=jvm.scala.Option.empty(),
+        array_list=jvm.java.util.ArrayList,
+        hash_map=jvm.java.util.HashMap,
+        user_metadata=_user_metadata(jvm),
+    )
+
+
+# Table features that do not concern a commit, or only if a property or column uses them.
+KNOWN_FEATURES = {
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "clustering",
+    "columnMapping",
+    "domainMetadata",
+    "generatedColumns",
+    "identityColumns",
+    "invariants",
+}
+# Values that these properties must have: others change the format of files, or need more from a commit.
+REFUSED_PROPERTIES = {
+    "delta.columnMapping.mode": "none",
+    "delta.enableChangeDataFeed": "false",
+    "delta.enableDeletionVectors": "false",
+    "delta.enableInCommitTimestamps": "false",
+    "delta.enableRowTracking": "false",
+    "delta.isolationLevel": "WriteSerializable",
+    "delta.parquet.compression.codec": "zstd",
+    "delta.randomizeFilePrefixes": "false",
+}
+CONSTRAINT = "delta.constraints."
+INDEXED_COLUMNS, INDEXED_COUNT = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
+MOST_INDEXED = 32
+# Column metadata that does not change the written values.
+HARMLESS_METADATA = {"comment", "CURRENT_DEFAULT", "EXISTS_DEFAULT"}
+LEGACY_WRITER = 6
+
+
+class NotSupported(Exception):
+    """The fast path cannot write the table or the batch. Nothing was written."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """schema: of the data files. indexed: columns that get statistics, with dots if nested; None means the
+    first ones.
+    """
+
+    schema: pa.Schema
+    indexed: tuple[str, ...] | None
+    most_indexed: int
+    is_append_only: bool
+
+
+def layout(metadata: dict[str, Any], protocol: dict[str, Any]) -> Layout:
+    """Returns the layout of a table with these actions in its log. Raises NotSupported."""
+    properties = metadata.get("configuration") or {}
+    features = {*protocol.get("readerFeatures", []), *protocol.get("writerFeatures", [])}
+    if unknown_features := sorted(features - KNOWN_FEATURES):
+        raise NotSupported(f"its table has the feature {unknown_features[0]}")
+    if "writerFeatures" not in protocol and protocol["minWriterVersion"] > LEGACY_WRITER:
+        raise NotSupported(f"its table asks for writers of version {protocol['minWriterVersion']}")
+    if metadata.get("partitionColumns"):
+        raise NotSupported("its table is partitioned")
+    for name, required in REFUSED_PROPERTIES.items():
+        if properties.get(name, required).lower() != required.lower():
+            raise NotSupported(f"its table has {name} = {properties[name]}")
+    if constraint := next((name for name in properties if name.startswith(CONSTRAINT)), None):
+        raise NotSupported(f"its table has the constraint {constraint.removeprefix(CONSTRAINT)}")
+    columns = properties.get(INDEXED_COLUMNS)
+    return Layout(
+        schema=_schema(metadata["schemaString"]),
+        indexed=None if columns is None else tuple(name.strip().strip("`") for name in columns.split(",")),
+        most_indexed=int(properties.get(INDEXED_COUNT, MOST_INDEXED)),
+        is_append_only=properties.get("delta.appendOnly", "false").lower() == "true",
+    )
+
+
+def _schema(text: str) -> pa.Schema:
+    schema = StructType.fromJson(json.loads(text))
+    for field in schema:
+        if not field.nullable:
+            raise NotSupported(f"its column {field.name} is NOT NULL")
+        if unknown_metadata := sorted(field.metadata.keys() - HARMLESS_METADATA):
+            raise NotSupported(f"its column {field.name} has the property {unknown_metadata[0]}")
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except PySparkException as error:
+        raise NotSupported(f"Arrow does not know one of its types: {error}") from error
+
 
 # Delta keeps the commits since the checkpoint that it has seen last in memory, and walks through them at each commit.
 # Only a listing of the log shows it a newer checkpoint.

@@ -22,8 +22,8 @@ from include.checkpoints.landing_folder import FolderFile, PlannedFile
 from include.engine import failure
 from include.engine.batch import storable
 from include.engine.checkpoints.checkpoint import Checkpoint
-from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.path import FastPath
+from include.engine.fast_path.transaction import NotSupported
 from include.engine.files import file_headers
 from include.engine.files.formats import registry
 from include.engine.files.formats.columns import Columns, FileColumn

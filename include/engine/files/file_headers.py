@@ -13,7 +13,7 @@ from include.checkpoints.landing_folder import file_system
 from include.engine.files.formats import registry
 from include.engine.files.formats.format import VANISHED, FileHeader
 from include.errors import Unreachable
-from include.lake import object_store
+from include.lake import outages
 from include.settings import settings
 from include.spec import FILES_SCHEMA, Files, Table, ddl
 
@@ -76,7 +76,7 @@ def outage(system: fs.FileSystem, path: str) -> Unreachable | None:
         return None
     except OSError as error:
         if isinstance(system, fs.S3FileSystem):
-            return object_store.of_text(f"s3a://{path}", str(error))
+            return outages.of_text(f"s3a://{path}", str(error))
         if not system.get_file_info(path).is_file:
             return None
         return Unreachable(f"{path} cannot be read now ({_line(error)}): it is tried again")

@@ -24,7 +24,7 @@ from include.engine.batch.watermark import EventTimes
 from include.engine.files import batch_of_files, file_headers, schema_evolution
 from include.engine.files.formats.format import FileHeader
 from include.engine.jobs import refresh
-from include.engine.preview import outcome, sample, sample_file
+from include.engine.preview import outcome, sample
 from include.engine.preview.outcome import Outcome, persisted
 from include.engine.preview.sample import Sample
 from include.engine.session import require_connector
@@ -283,7 +283,7 @@ def _sample(request: PreviewRequest, reader: Table) -> Sample:
     is_feed = source.changes and not reader.is_recomputed
     schema = read.columns(request.spark, reader, request.tables, is_feed)
     is_of_files = source.reads_table and request.tables.tables[source.table].origin.reads_files
-    return sample_file.read(request.spark, request.file, schema, may_have_more=is_of_files)
+    return sample.read_file(request.spark, request.file, schema, may_have_more=is_of_files)
 
 
 def _whole_source(request: PreviewRequest, reader: Table, source: Delta) -> Sample:

@@ -30,8 +30,8 @@ from include.engine.batch.batch import FlowContext, SourceRowsNeeded
 from include.engine.batch.writer_schemas import HEADER_BYTES
 from include.engine.checkpoints.checkpoint import Checkpoint, add_topics
 from include.engine.fast_path import path
-from include.engine.fast_path.features import NotSupported
 from include.engine.fast_path.path import Source
+from include.engine.fast_path.transaction import NotSupported
 from include.engine.session import late_commits_fail
 from include.engine.stream.pacer import Pacer
 from include.engine.tables import maintain, retained

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from include import logs
 from include.engine.stream.flow import Flow
-from include.monitoring.progress_journal import Journal
+from include.monitoring.query_progress import Journal
 
 ERROR_CHARACTERS = 2_000
 # Asking takes several calls into the JVM for each flow, even if nothing is new.

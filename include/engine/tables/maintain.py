@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from include import logs
 from include.engine import sql_text
 from include.engine.fast_path import compaction
-from include.engine.fast_path.features import NotSupported
+from include.engine.fast_path.transaction import NotSupported
 from include.engine.tables import commit, create_table
 from include.maintenance.plan import Step
 from include.settings import settings

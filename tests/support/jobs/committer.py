@@ -18,7 +18,7 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.lock import LockRequest
 from include.control.process import Holder
 from include.control.store import database
-from include.engine.fast_path.internals import internals
+from include.engine.fast_path.transaction import internals
 from include.engine.session import open_session
 from include.engine.stream.driver import jvm_pid
 from include.errors import report

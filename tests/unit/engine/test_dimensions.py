@@ -8,7 +8,7 @@ import pytest
 from deltalake import write_deltalake
 
 from include.engine.fast_path.dimensions import Dimensions
-from include.engine.fast_path.features import NotSupported
+from include.engine.fast_path.transaction import NotSupported
 from include.settings import settings
 from include.spec import Delta, Lookup, Table
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from include.engine.fast_path import append
-from include.engine.fast_path.features import NotSupported
+from include.engine.fast_path.transaction import NotSupported
 from include.spec import Append
 
 WRITE = Append(unique=("id",), first_by=("offset",))

@@ -19,9 +19,9 @@ from include.engine.batch.key_outcomes import KeyOutcomes
 from include.engine.batch.quality import RowCounts
 from include.engine.fast_path import aggregate, append, data_file, known_keys, merge, replaced_files
 from include.engine.fast_path.data_file import DataFile
-from include.engine.fast_path.features import Layout, NotSupported
 from include.engine.fast_path.known_keys import KnownKeys, is_comparable
 from include.engine.fast_path.replaced_files import StoredFile
+from include.engine.fast_path.transaction import Layout, NotSupported
 from include.engine.tables.commit import CommitMetadata
 from include.errors import FlowBroken
 from include.rules import FAILED, Expect
@@ -514,7 +514,7 @@ def stored_batch(batch: int) -> pa.Table:
 def test_retained_changes_are_read_at_the_newest_version_be_they_few_or_many(home, monkeypatch, most_bytes):
     monkeypatch.setattr(merge, "MOST_BYTES", most_bytes)
     # It asks Spark for the columns of the schema.
-    monkeypatch.setattr(merge.table_rows, "names_of_retained", lambda table: DELETES.column_names)
+    monkeypatch.setattr(merge.transform, "names_of_retained", lambda table: DELETES.column_names)
     known, companion = retained_of(None, truncates="all_gone")
     known.forget()
     path = settings().table_path(known._table.retained)
@@ -536,7 +536,7 @@ def test_retained_changes_are_read_at_the_newest_version_be_they_few_or_many(hom
 
 
 def test_of_an_empty_table_of_retained_changes_nothing_is_found(home, monkeypatch):
-    monkeypatch.setattr(merge.table_rows, "names_of_retained", lambda table: DELETES.column_names)
+    monkeypatch.setattr(merge.transform, "names_of_retained", lambda table: DELETES.column_names)
     known, companion = retained_of(None, truncates="all_gone")
     known.forget()
     write_deltalake(str(settings().table_path(known._table.retained)), stored_batch(4).slice(0, 0))

@@ -5,8 +5,8 @@ import pytest
 from deltalake import write_deltalake
 
 from include.delta import stored_table
-from include.engine.fast_path import known_keys
-from include.lake import data_files, object_store
+from include.engine.fast_path import table_at_version
+from include.lake import clients, data_files
 from include.settings import settings
 from tests.conftest import S3_PORT
 from tests.support.s3 import object_lake
@@ -25,7 +25,7 @@ def access_log():
 def table(access_log, own_settings):
     """A table of ten files, each with the row of a second. The later ones have one more column."""
     own_settings(SLUICE_LAKE=object_lake.new())
-    uri, options = object_store.delta_rs(settings().table_path("silver.t"))
+    uri, options = clients.delta_rs(settings().table_path("silver.t"))
     for number in range(10):
         columns = {"at": pa.array([number * SECOND], pa.timestamp("us", "UTC")), "number": [number]}
         if number >= 5:
@@ -37,7 +37,7 @@ def table(access_log, own_settings):
 def read(table, begin: int, end: int) -> list[tuple[int, str | None]]:
     """Returns the rows of these seconds."""
     span = (begin * SECOND, end * SECOND)
-    rows = known_keys.read("silver.t", table, "at", [span], False, COLUMNS, 1_000)
+    rows = table_at_version.read("silver.t", table, "at", [span], False, COLUMNS, 1_000)
     return sorted((row["number"], row["name"]) for row in rows.to_pylist())
 
 

@@ -12,7 +12,7 @@ from include.checkpoints import checkpoint_files
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import Unreachable
-from include.lake import directories, object_store
+from include.lake import clients, directories
 from include.lake.paths import names, remove_tree
 from include.settings import settings
 from tests.conftest import ROOT, S3_PORT
@@ -92,7 +92,7 @@ def test_the_objects_by_which_hadoop_marks_directories_are_no_files_and_go_with_
 
 
 def test_a_stored_table_is_read_by_its_log_and_by_its_rows(lake):
-    uri, options = object_store.delta_rs(settings().table_path("silver.a"))
+    uri, options = clients.delta_rs(settings().table_path("silver.a"))
     for number in range(2):
         write_deltalake(uri, pa.table({"number": [number]}), mode="append", storage_options=options)
     stored_table.open_table("silver.a").create_checkpoint()

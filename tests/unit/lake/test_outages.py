@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.lake import object_store
+from include.lake import outages
 
 LAKE = "s3a://lake/dev"
 NO_ANSWER, REFUSES = "does not answer", "refuses the credentials"
@@ -38,7 +38,7 @@ NO_ANSWER, REFUSES = "does not answer", "refuses the credentials"
 )
 def test_the_words_of_each_library_tell_an_outage_from_a_refusal(own_settings, message, is_refused, reason):
     own_settings(SLUICE_LAKE=LAKE)
-    outage = object_store.of_text(f"{LAKE}/silver/a", message)
+    outage = outages.of_text(f"{LAKE}/silver/a", message)
     assert outage.error == ("LAKE_ACCESS" if is_refused else "LAKE_UNREACHABLE")
     assert str(outage).startswith(f"the lake {LAKE} cannot be used, because the store at http://")
     assert f"{REFUSES if is_refused else NO_ANSWER} ({reason}" in str(outage)
@@ -55,5 +55,5 @@ def test_the_words_of_each_library_tell_an_outage_from_a_refusal(own_settings, m
 )
 def test_only_the_store_of_the_lake_is_called_the_lake(own_settings, path, place, error):
     own_settings(SLUICE_LAKE=LAKE)
-    outage = object_store.error_of(path, "SlowDown", is_refused=False)
+    outage = outages.error_of(path, "SlowDown", is_refused=False)
     assert (outage.error, str(outage).partition(" cannot be used")[0]) == (error, place)

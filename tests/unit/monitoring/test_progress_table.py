@@ -16,9 +16,9 @@ from deltalake import DeltaTable
 
 from include.cli import main as cli
 from include.errors import Unreachable, UsageError
-from include.monitoring import progress_journal, progress_rows, progress_table
-from include.monitoring.progress_journal import Journal
-from include.monitoring.progress_table import gather as gather_once
+from include.monitoring import query_progress
+from include.monitoring.query_progress import Journal
+from include.monitoring.query_progress import gather as gather_once
 from include.settings import settings
 from tests.conftest import ROOT
 from tests.support.flows import rows_of
@@ -99,18 +99,18 @@ def write(*lines: str) -> None:
 
 
 def batches() -> list[int]:
-    return sorted(row["batch"] for row in rows_of(progress_rows.TABLE))
+    return sorted(row["batch"] for row in rows_of(query_progress.TABLE))
 
 
 def table() -> DeltaTable:
-    return DeltaTable(str(settings().table_path(progress_rows.TABLE)))
+    return DeltaTable(str(settings().table_path(query_progress.TABLE)))
 
 
 def test_a_batch_has_all_that_spark_told_of_it_in_columns():
     progress = report(7, stateOperators=[STATE])
     write(line(progress))
     assert gather_once() == 1
-    (row,) = rows_of(progress_rows.TABLE)
+    (row,) = rows_of(query_progress.TABLE)
     raw = row.pop("raw")
     assert json.loads(raw) == progress
     assert row == {
@@ -158,7 +158,7 @@ def test_rows_that_spark_did_not_read_itself_are_counted_by_the_driver():
     zero_rates = {"numInputRows": 0, "inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
     write(line(report(7, **zero_rates), rows=143), line(report(8), rows=7), line(report(9, **zero_rates), rows=None))
     gather_once()
-    rows = sorted(rows_of(progress_rows.TABLE), key=lambda row: row["batch"])
+    rows = sorted(rows_of(query_progress.TABLE), key=lambda row: row["batch"])
     rates = [(row["input_rows"], row["input_rows_per_second"], row["processed_rows_per_second"]) for row in rows]
     assert rates == [(143, None, pytest.approx(143 / 1.429)), (100, 93.4, 70.5), (0, 0.0, 0.0)]
 
@@ -168,7 +168,7 @@ def test_idle_triggers_and_ends_are_told_from_batches():
     del idle_report["inputRowsPerSecond"]
     write(line(report(7)), line(idle_report), ending(None, None), ending(9, "Broken: a rule was broken"))
     gather_once()
-    events = {(row["event"], row["batch"], row["error"]) for row in rows_of(progress_rows.TABLE)}
+    events = {(row["event"], row["batch"], row["error"]) for row in rows_of(query_progress.TABLE)}
     assert events == {
         ("batch", 7, None),
         ("idle", 8, None),
@@ -179,8 +179,8 @@ def test_idle_triggers_and_ends_are_told_from_batches():
 
 def test_an_error_that_quotes_what_is_no_text_keeps_nothing_from_being_gathered():
     write(line(report(7)), ending(9, "OSError: caf\udce9.csv"))
-    assert progress_table.gather() == 2
-    assert {row["error"] for row in rows_of(progress_rows.TABLE)} == {None, "OSError: caf\\udce9.csv"}
+    assert query_progress.gather() == 2
+    assert {row["error"] for row in rows_of(query_progress.TABLE)} == {None, "OSError: caf\\udce9.csv"}
 
 
 def test_all_segments_of_all_drivers_come_in_one_commit():
@@ -191,7 +191,7 @@ def test_all_segments_of_all_drivers_come_in_one_commit():
     assert gather_once() == 0
     assert table().version() == 0
     assert batches() == [0, 1, 2, 3, 4]
-    assert progress_journal.segments() == []
+    assert query_progress.segments() == []
 
 
 def test_a_segment_that_its_driver_still_writes_is_left_to_it():
@@ -207,19 +207,19 @@ def test_a_segment_that_its_driver_still_writes_is_left_to_it():
 # Kills itself at the moment that argv[1] names.
 KILLED_GATHER = """
 import os, shutil, signal, sys
-from include.monitoring import progress_rows, progress_table
+from include.monitoring import query_progress
 
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 if sys.argv[1] == "after the commit":
-    progress_table.shutil.rmtree = die
+    query_progress.shutil.rmtree = die
 elif sys.argv[1] == "before the commit":
-    progress_table.write_deltalake = die
+    query_progress.write_deltalake = die
 elif sys.argv[1] == "while it claims":
-    take = progress_table.progress_journal.claim_segment
-    progress_table.progress_journal.claim_segment = lambda *arguments: take(*arguments) and die()
-progress_table.gather()
+    take = query_progress.claim_segment
+    query_progress.claim_segment = lambda *arguments: take(*arguments) and die()
+query_progress.gather()
 """
 
 
@@ -233,15 +233,15 @@ def test_every_line_comes_once_where_the_gathering_was_killed(home: Path, moment
         [sys.executable, "-c", KILLED_GATHER, moment], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60
     )
     assert result.returncode == -signal.SIGKILL
-    assert {row["batch"] for row in progress_rows.newest(FLOW, 10)} == {0, 1, 2}
+    assert {row["batch"] for row in query_progress.newest(FLOW, 10)} == {0, 1, 2}
     write(line(report(3)))
     gather_once()
     assert batches() == [0, 1, 2, 3]
-    assert progress_journal.segments() == []
+    assert query_progress.segments() == []
 
 
 def test_a_segment_of_a_driver_that_was_killed_is_gathered_without_its_torn_line(home: Path, caplog):
-    code = "from include.monitoring.progress_journal import Journal; journal = Journal(); "
+    code = "from include.monitoring.query_progress import Journal; journal = Journal(); "
     code += f"journal.write([{line(report(1))!r}]); "
     code += """journal._segment.write(b'{"driver": "ma'); print(flush=True); input()"""
     driver = subprocess.Popen(
@@ -260,7 +260,7 @@ def test_a_segment_of_a_driver_that_was_killed_is_gathered_without_its_torn_line
 def test_what_is_written_after_somebody_deleted_a_journal_is_kept():
     journal = Journal()
     journal.write([line(report(1))])
-    for segment in progress_journal.segments():
+    for segment in query_progress.segments():
         segment.unlink()
     journal.write([line(report(2))])
     journal.finish()
@@ -273,7 +273,7 @@ def test_of_two_that_gather_at_once_one_does_it():
     with (settings().journals / "gather.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert gather_once() is None
-        assert not settings().is_stored(progress_rows.TABLE)
+        assert not settings().is_stored(query_progress.TABLE)
     assert gather_once() == 1
 
 
@@ -290,7 +290,7 @@ def test_several_that_gather_at_once_lose_double_and_hide_nothing():
         try:
             for batch in range(20):
                 write(line(report(batch)))
-                assert [row["batch"] for row in progress_rows.newest(FLOW, 100)] == [*range(batch, -1, -1)]
+                assert [row["batch"] for row in query_progress.newest(FLOW, 100)] == [*range(batch, -1, -1)]
         finally:
             stop_event.set()
     assert [future.exception() for future in futures] == [None] * 3
@@ -300,7 +300,7 @@ def test_several_that_gather_at_once_lose_double_and_hide_nothing():
 
 def test_what_cannot_be_stored_stays_in_its_journal_and_comes_later(home: Path):
     write(line(report(1)))
-    log = settings().table_path(progress_rows.TABLE) / "_delta_log"
+    log = settings().table_path(query_progress.TABLE) / "_delta_log"
     log.parent.mkdir(parents=True)
     log.write_text("in the way")
     with pytest.raises(Unreachable, match=r"^ledger.query_progress: .* stays in .*progress"):
@@ -315,12 +315,12 @@ def test_a_lost_table_begins_anew_with_what_was_claimed(home: Path, monkeypatch:
         gather_once()
     write(line(report(3)))
     (settings().journals / "claimed-3").mkdir()
-    monkeypatch.setattr(progress_table, "_append", lambda *arguments: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(query_progress, "_append", lambda *arguments: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(Unreachable):
         gather_once()
     monkeypatch.undo()
     monkeypatch.setenv("SLUICE_HOME", str(home))
-    settings().table_path(progress_rows.TABLE).rename(home / "lost")
+    settings().table_path(query_progress.TABLE).rename(home / "lost")
     assert gather_once() == 1
     write(line(report(4)))
     assert gather_once() == 1
@@ -328,7 +328,7 @@ def test_a_lost_table_begins_anew_with_what_was_claimed(home: Path, monkeypatch:
 
 
 def test_a_day_of_many_files_is_compacted_and_old_days_are_forgotten(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(progress_table, "MOST_FILES_A_DAY", 4)
+    monkeypatch.setattr(query_progress, "MOST_FILES_A_DAY", 4)
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     for batch in range(3):
         write(line(report(batch, today)), line(report(batch, today - timedelta(days=30))))
@@ -341,12 +341,12 @@ def test_a_day_of_many_files_is_compacted_and_old_days_are_forgotten(monkeypatch
 
 
 def test_journals_that_nobody_gathers_grow_into_few_files(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(progress_journal, "SEGMENT_SECONDS", 0)
+    monkeypatch.setattr(query_progress, "SEGMENT_SECONDS", 0)
     journal = Journal()
     for batch in range(5):
         journal.write([line(report(batch))])
         journal.turn()
-    assert len(progress_journal.segments()) == 2
+    assert len(query_progress.segments()) == 2
     gather_once()
     journal.turn()
     gather_once()
@@ -354,7 +354,7 @@ def test_journals_that_nobody_gathers_grow_into_few_files(monkeypatch: pytest.Mo
 
 
 def test_a_segment_of_some_size_is_followed_by_another(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(progress_journal, "SEGMENT_BYTES", 100)
+    monkeypatch.setattr(query_progress, "SEGMENT_BYTES", 100)
     journal = Journal()
     for batch in range(3):
         journal.write([line(report(batch))])
@@ -364,7 +364,7 @@ def test_a_segment_of_some_size_is_followed_by_another(monkeypatch: pytest.Monke
 
 def test_a_full_journal_says_so_and_takes_more_when_it_was_gathered(monkeypatch: pytest.MonkeyPatch):
     write(line(report(1)))
-    monkeypatch.setattr(progress_journal, "JOURNAL_BYTES", 100)
+    monkeypatch.setattr(query_progress, "JOURNAL_BYTES", 100)
     with pytest.raises(OSError, match="wait in .* to be gathered"):
         write(line(report(2)))
     gather_once()
@@ -381,9 +381,9 @@ def test_the_newest_batches_come_from_the_table_and_from_journals_nobody_has_gat
     gather_once()
     open_journal = Journal()
     open_journal.write([line(report(4))])
-    assert [row["batch"] for row in progress_rows.newest(FLOW, 10)] == [4, 3, 1]
-    assert [row["batch"] for row in progress_rows.newest(FLOW, 2)] == [4, 3]
-    assert progress_rows.newest("bronze.nobody", 2) == []
+    assert [row["batch"] for row in query_progress.newest(FLOW, 10)] == [4, 3, 1]
+    assert [row["batch"] for row in query_progress.newest(FLOW, 2)] == [4, 3]
+    assert query_progress.newest("bronze.nobody", 2) == []
     open_journal.finish()
 
 
@@ -425,5 +425,5 @@ def test_a_table_from_which_everything_was_deleted_has_nothing_to_compact():
     gather_once()
     table().delete()
     emptied = table().version()
-    progress_table.compact_and_expire(table())
+    query_progress.compact_and_expire(table())
     assert table().version() == emptied
