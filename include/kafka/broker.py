@@ -137,11 +137,17 @@ class Topics:
         [future] = self._admin.alter_consumer_group_offsets(request, request_timeout=self.timeout_seconds).values()
         return future
 
-    def committed(self, group: str) -> Future[Any]:
-        """Asks for the offsets of a consumer group, with their notes."""
-        request = [ConsumerGroupTopicPartitions(group)]
-        [future] = self._admin.list_consumer_group_offsets(request, request_timeout=self.timeout_seconds).values()
-        return future
+    def committed(self, group: str, partitions: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+        """Returns the committed offsets of a consumer group, with their notes. Raises KafkaException.
+
+        A consumer asks, which joins no group. While the group has no coordinator, the same question of an AdminClient
+        ends the process (https://github.com/confluentinc/librdkafka/issues/5040).
+        """
+        consumer = self.cluster.client(Consumer, {"group.id": group, "error_cb": self._errors})
+        try:
+            return consumer.committed([TopicPartition(*key) for key in partitions], self.timeout_seconds)
+        finally:
+            consumer.close()
 
     def _describe(self, topic: str) -> Any:
         futures = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self.timeout_seconds)

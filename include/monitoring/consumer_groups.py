@@ -7,11 +7,11 @@ The group of a flow is `sluice.<flow>`. It belongs to the platform that its offs
 broker takes `sluice.<flow>.<platform>`.
 """
 
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicPartition
 
 from include import catalog
 from include.checkpoints import checkpoint_files
@@ -80,19 +80,28 @@ def _commit(topics_of: dict[str, Topics], offsets_by_flow: dict[str, Offsets]) -
     if not topics_of:
         return {}
     owner = platform.identity(database.connect(settings().control_url))
-    answers = {flow: topics.committed(_group(flow)) for flow, topics in topics_of.items()}
-    groups = {flow: _own_group(flow, answer, owner) for flow, answer in answers.items()}
-    for flow, group in groups.items():
-        if answers[flow].exception() is None:
-            answers[flow] = topics_of[flow].commit(group, offsets_by_flow[flow], owner)
-    return {flow: Mirrored(groups[flow], _refusal(topics_of[flow], answer)) for flow, answer in answers.items()}
+    with ThreadPoolExecutor(len(topics_of)) as pool:
+        committed = {
+            flow: pool.submit(topics.committed, _group(flow), offsets_by_flow[flow])
+            for flow, topics in topics_of.items()
+        }
+    groups = {flow: _own_group(flow, answer, owner) for flow, answer in committed.items()}
+    answers = {
+        flow: topics.commit(groups[flow], offsets_by_flow[flow], owner)
+        for flow, topics in topics_of.items()
+        if committed[flow].exception() is None
+    }
+    return {
+        flow: Mirrored(groups[flow], _refusal(topics, answers.get(flow, committed[flow])))
+        for flow, topics in topics_of.items()
+    }
 
 
-def _own_group(flow: str, committed: Future[Any], owner: str) -> str:
+def _own_group(flow: str, committed: Future[list[TopicPartition]], owner: str) -> str:
     """Returns the group of a flow of this platform. A group without a note is of an earlier release, or of nobody."""
     if committed.exception() is not None:
         return _group(flow)
-    notes = {partition.metadata for partition in committed.result().topic_partitions if partition.metadata}
+    notes = {partition.metadata for partition in committed.result() if partition.metadata}
     return f"{_group(flow)}.{owner}" if notes - {owner} else _group(flow)
 
 
