@@ -29,7 +29,7 @@ GONE = "_gone"
 class Merged:
     """The merge of a batch. source: of the MERGE, with the columns of the table and `_gone`.
 
-    hidden: changes to retain, with the columns of `table_rows.names_of_retained`. is_computed: whether `source` has
+    hidden: changes to retain, with the columns of `transform.names_of_retained`. is_computed: whether `source` has
     what becomes of all stored rows of its keys. Otherwise it has the newest change of each key, which may be older than
     the stored row. result: as for `key_outcomes.count` if it is computed. keys: how many keys `result` has otherwise.
     """
@@ -49,7 +49,7 @@ def write(
     may_be_replay: bool,
     last_commit: tuple[int, int] | None,
 ) -> None:
-    """Merges changes that meet the rules. changes: the columns of `table_rows.names_of_changes`.
+    """Merges changes that meet the rules. changes: the columns of `transform.names_of_changes`.
 
     metadata: with the batch's row counts. may_be_replay, last_commit: as for `commit.add_to_companion`.
     """

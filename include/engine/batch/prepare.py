@@ -65,7 +65,7 @@ def parsed(rows: DataFrame, table: Table) -> DataFrame:
 
 
 def looked_up(rows: DataFrame, table: Table, rules: tuple[Rule, ...], dimensions: Sequence[DataFrame]) -> DataFrame:
-    """Returns rows as `parsed` makes them as `with_violations` does. dimensions: as for `table_rows.transformed`."""
+    """Returns rows as `parsed` makes them as `with_violations` does. dimensions: as for `transform.transformed`."""
     return quality.with_violations(transform.transformed(rows, table, dimensions), rules, table)
 
 

@@ -148,7 +148,7 @@ class Merger:
     ) -> tuple[RowCounts, int | None] | None:
         """Merges the good changes and quarantines the broken ones.
 
-        rows: the columns of `table_rows.names_of_changes`, and `_rules`. last_commit: generation and batch of the
+        rows: the columns of `transform.names_of_changes`, and `_rules`. last_commit: generation and batch of the
         flow's newest commit. times, left_before, and what it returns: as for `Appender.append_checked`. Raises
         NotSupported, and FlowBroken for rows that break a rule of action `fail`.
         """
