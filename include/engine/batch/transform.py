@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.engine import struct_type
-from include.engine.batch import deduplicate, lookup, merge_changes, parse, parse_avro, parse_debezium
+from include.engine.batch import deduplicate, lookup, merge_changes, parse, parse_avro, parse_debezium, storable
 from include.engine.batch.determinism import items
 from include.engine.batch.merge_changes import DELETED, TRUNCATES, flags
 from include.engine.python import limits
@@ -230,11 +230,15 @@ def _joined(rows: DataFrame, records: Collection[str], how: str) -> DataFrame:
 
 
 def aggregated(source: DataFrame, table: Table, write: Upsert, buckets: Buckets = Buckets()) -> DataFrame:
-    """Returns rows of an aggregate, computed from these rows of its source."""
+    """Returns rows of an aggregate, computed from these rows of its source.
+
+    Reading them fails if one breaks a rule that the columns of the table imply.
+    """
     source = apply_steps(source, table)
     if bucket := write.recompute:
         source = source.filter(buckets.source).withColumn(bucket.name, deduplicate.bucket(bucket.of, bucket.unit))
-    return apply_transform(source, table).filter(buckets.rows)
+    # Such a row is not quarantined by itself: a search finds the source rows that it is made of.
+    return storable.guarded(apply_transform(source, table).filter(buckets.rows), storable.rules_of(table))
 
 
 def coalesce_small(rows: DataFrame, count: int) -> DataFrame:

@@ -184,7 +184,8 @@ def sums(rows):
     from pyspark.sql import functions as F
 
     rows = rows.withColumn("value", F.expr("IF(kind = 'cast', CAST(text AS BIGINT), amount)"))
-    return rows.groupBy("hour").agg(F.sum("value").alias("total"))
+    latest = F.expr("max(IF(text = 'far', time + INTERVAL 8000 YEARS, time))")
+    return rows.groupBy("hour").agg(F.sum("value").alias("total"), latest.alias("latest"), F.max("kind").alias("kind"))
 
 
 def test_an_aggregate_leaves_out_a_source_row_that_fails_and_names_a_bucket_that_fails_as_a_whole(
@@ -192,7 +193,7 @@ def test_an_aggregate_leaves_out_a_source_row_that_fails_and_names_a_bucket_that
 ):
     schema = f"{SOURCE}, time TIMESTAMP"
 
-    def add(*rows: tuple[int, str, str | None, int]) -> None:
+    def add(*rows: tuple[int, str | None, str | None, int]) -> None:
         frame = spark.createDataFrame(
             [("events", 0, hour, kind, text, amount, datetime(2026, 3, 1, hour)) for hour, kind, text, amount in rows],
             schema,
@@ -201,16 +202,19 @@ def test_an_aggregate_leaves_out_a_source_row_that_fails_and_names_a_bucket_that
         frame.coalesce(1).write.format("delta").mode("append").save(path)
 
     by_hour = Upsert(keys=("hour",), recompute=Bucket("hour", of="time", unit="hour"))
-    of = table(name, by_hour, schema="hour TIMESTAMP, total BIGINT", transform=sums)
+    columns = "hour TIMESTAMP, total BIGINT, latest TIMESTAMP, kind STRING NOT NULL"
+    of = table(name, by_hour, schema=columns, transform=sums)
     most = 2**63 - 1
     add((1, "good", None, 5), (1, "cast", "x", 1), (2, "good", None, 7), (3, "good", None, most), (3, "good", None, 1))
+    add((4, None, "far", 1))
     run_once(of)
     add((1, "good", None, 6), (2, "good", None, 1))
     run_once(of)
     assert {row["hour"].hour: row["total"] for row in rows_of(of.name)} == {1: 11, 2: 8}
     failed = [(row["_failed_reason"], json.loads(row["_failed_record"])) for row in rows_of(of.quarantine)]
-    (of_row,) = [(reason, record) for reason, record in failed if "kind" in record]
-    assert of_row[0].startswith("[CAST_INVALID_INPUT") and of_row[1]["text"] == "x"
+    of_rows = {record["text"]: reason for reason, record in failed if "text" in record}
+    assert of_rows.keys() == {"x", "far"} and of_rows["x"].startswith("[CAST_INVALID_INPUT")
+    assert f"{storable.TIMES} and {storable.NOT_NULL}" in of_rows["far"]
     (of_bucket,) = [(reason, record) for reason, record in failed if "bucket" in record]
     assert "overflow" in of_bucket[0].lower() and of_bucket[1] == {"bucket": "2026-03-01T03:00:00+00:00"}
     verify.verify(of)
