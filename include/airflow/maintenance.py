@@ -17,6 +17,7 @@ from include.control.jobs.windows import TableSize, Window
 from include.control.store import database
 from include.control.store.schema import runs
 from include.delta.delta_log import Commit, DeltaLog
+from include.errors import UsageError
 from include.maintenance import table_state
 from include.maintenance.plan import OPTIMIZE
 from include.maintenance.table_state import TableSurvey
@@ -84,8 +85,12 @@ def verify(name: str, number: int) -> None:
     """Raises AirflowFailException, and notifies, if the window did not do what it should have."""
     engine = database.connect(settings().control_url)
     table = catalog.load().table(name)
-    window = store.get(engine, Window, number)
-    failure = _find_failure(engine, table, window)
+    try:
+        window = store.get(engine, Window, number)
+    except UsageError as error:
+        failure: str | None = f"its window did not finish: {error}"
+    else:
+        failure = _find_failure(engine, table, window)
     with database.transaction(engine) as connection:
         # End the previous incident, because each failure is news.
         incidents.end(connection, AlarmKind.WINDOW_FAILED.target(name))

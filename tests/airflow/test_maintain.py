@@ -64,7 +64,7 @@ def test_many_small_files_become_one_in_a_window_that_lands_in_the_calendar(tmp_
     write_small_files(path)
     at_home(config)
     assert dags[f"maintain.{BRONZE}"].test().state == "success"
-    [window] = store.newest(database, Window.connect(config.control_url))
+    [window] = store.newest(database.connect(config.control_url), Window)
     assert (window.state, window.before.files, window.after.files) == ("done", FILE_COUNT, 1)
     assert len(DeltaLog(path).state.live) == 1
     assert DeltaTable(str(path)).count() == sum(range(FILE_COUNT + 1))
@@ -144,7 +144,7 @@ def open_alarms(engine: Engine) -> list[str]:
 
 
 def test_a_window_that_did_what_it_should_passes_and_ends_the_alarm_of_the_one_before(home: Engine):
-    with pytest.raises(AirflowFailException):
+    with pytest.raises(AirflowFailException, match="its window did not finish: there is no window 17"):
         maintenance.verify(BRONZE, 17)
     assert open_alarms(home) == ["WINDOW FAILED"]
     maintenance.verify(BRONZE, window(home, AFTER, {"window": 0}))
