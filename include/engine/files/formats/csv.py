@@ -4,9 +4,7 @@ import codecs
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
 from itertools import dropwhile
-from operator import or_
 
 import pyarrow
 from pyarrow import fs
@@ -26,6 +24,7 @@ from include.engine.files.formats.format import (
     FileHeader,
     Format,
     Resolve,
+    any_of,
     as_json,
     empty,
     reader,
@@ -243,7 +242,7 @@ def _records(spark: SparkSession, paths: list[str], head: FileHeader, source: Fi
     if not head.encoding:
         # The separator keeps two halves of a character in neighbouring cells from forming one.
         needs_rescue.append(utf8(F.concat_ws(",", *cells)).isNull())
-    return with_values(rows, values, F.when(reduce(or_, needs_rescue), as_json(rescued)))
+    return with_values(rows, values, F.when(any_of(needs_rescue), as_json(rescued)))
 
 
 def _without_carriage_returns(rows: DataFrame, cells: list[str]) -> DataFrame:

@@ -136,6 +136,11 @@ def utf8(text: Column | str) -> Column:
     return F.try_validate_utf8(F.encode(text, BYTES).cast("string"))
 
 
+def any_of(conditions: Iterable[Column]) -> Column:
+    """Whether one of them holds. Thousands of ORs, each within the next one, would exceed Spark's stack."""
+    return F.coalesce(*[F.when(condition, F.lit(True)) for condition in conditions], F.lit(False))
+
+
 def as_json(entries: list[tuple[Column, Column]]) -> Column:
     """Returns the entries that have a value, as a JSON object."""
     return F.to_json(F.map_filter(F.create_map(*chain(*entries)), lambda _, value: value.isNotNull()))

@@ -1,8 +1,6 @@
 """Files of JSON: an object a line, or documents of several lines."""
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
-from operator import or_
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,6 +14,7 @@ from include.engine.files.formats.format import (
     TEXT,
     FileGroup,
     Resolve,
+    any_of,
     as_json,
     reader,
     with_row_numbers,
@@ -89,7 +88,7 @@ def _values(lines: DataFrame, keys: Iterable[str], columns: Columns) -> DataFram
     nothing = F.create_map().cast("MAP<STRING, STRING>")
     for spelled in spellings.values():
         for index, key in enumerate(spelled[1:], start=1):
-            is_second = reduce(or_, [item[earlier].isNotNull() for earlier in spelled[:index]]) & item[key].isNotNull()
+            is_second = any_of([item[earlier].isNotNull() for earlier in spelled[:index]]) & item[key].isNotNull()
             rest = F.map_concat(rest, F.when(is_second, F.create_map(F.lit(key), item[key])).otherwise(nothing))
     raw = F.coalesce(F.try_validate_utf8("_line"), F.decode(F.col("_line").cast("binary"), BYTES))
     rest = F.map_concat(rest, F.when(F.col("_repeats_key"), F.create_map(F.lit(RECORD), raw)).otherwise(nothing))

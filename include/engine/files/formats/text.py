@@ -2,8 +2,6 @@
 
 import codecs
 from collections.abc import Sequence
-from functools import reduce
-from operator import or_
 
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +18,7 @@ from include.engine.files.formats.format import (
     FileHeader,
     Format,
     Resolve,
+    any_of,
     as_json,
     empty,
     reader,
@@ -78,5 +77,5 @@ def _rows(rows: DataFrame, columns: Columns) -> DataFrame:
     field = columns.of(LINE, TEXT)
     if field is None and not columns.leaves_out(LINE):
         rescued.append((F.lit(LINE), line))
-    has_rescued = reduce(or_, [value.isNotNull() for _, value in rescued])
+    has_rescued = any_of([value.isNotNull() for _, value in rescued])
     return with_values(rows, {field.name: line} if field else {}, F.when(has_rescued, as_json(rescued)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import reduce
-from operator import and_, or_
+from operator import and_
 
 import pyarrow
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,6 +18,7 @@ from include.engine.files.formats.format import (
     FileHeader,
     Format,
     Resolve,
+    any_of,
     reader,
     with_row_numbers,
     with_values,
@@ -71,7 +72,7 @@ class TypedFormat(Format):
                 rescued[name] = _as_json(value.cast("string"), TEXT) if text else value
         if not rescued:
             return with_values(rows, values, F.lit(None).cast("string"))
-        needs_rescue = reduce(or_, [value.isNotNull() for value in rescued.values()])
+        needs_rescue = any_of([value.isNotNull() for value in rescued.values()])
         rescued_struct = F.struct(*[value.alias(name) for name, value in rescued.items()])
         return with_values(rows, values, F.when(needs_rescue, F.to_json(rescued_struct, TIMES_AS_JSON)))
 
