@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
@@ -33,8 +34,10 @@ def read(
 ) -> pa.Table:
     """Returns at most `limit` rows whose time lies in one of the spans or, with `or_null`, is NULL.
 
-    opened: the table at the desired version. column: a timestamp. spans: half-open, in microseconds since 1970.
+    opened: the table at the desired version. column: a timestamp. spans: half-open, in microseconds since 1970. Raises
+    NotSupported if the statistics of a file name a time that delta-rs cannot read.
     """
+    _require_readable_bounds(opened, column)
     # Without the predicate, Arrow builds an expression from each file's statistics: 0.1 s for a thousand files.
     rows = stored_table.dataset(table, opened, _file_predicate(column, spans, or_null))
     path = settings().table_path(table)
@@ -43,6 +46,20 @@ def read(
         sizes = dict(zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True))
         rows = data_files.in_memory(rows, path, sizes)
     return rows.scanner(columns=columns, filter=_row_filter(column, spans, or_null)).head(limit)
+
+
+def _require_readable_bounds(opened: DeltaTable, column: str) -> None:
+    """Raises NotSupported if Arrow would skip a file that may hold rows of any time.
+
+    delta-rs reads no time beyond the year 9999, and compares the rows of its file with NULL instead.
+    """
+    files = pa.table(opened.get_add_actions(flatten=True))
+    if f"null_count.{column}" not in files.column_names:
+        return
+    has_times = pc.less(files[f"null_count.{column}"], files["num_records"])
+    bounds = (files[name] for name in (f"min.{column}", f"max.{column}") if name in files.column_names)
+    if any(pc.any(pc.and_(has_times, bound.is_null())).as_py() for bound in bounds):
+        raise NotSupported(f"the statistics of {column} in a file have a time beyond the year 9999")
 
 
 def at_version(table: str, opened: DeltaTable | None, version: int) -> DeltaTable:

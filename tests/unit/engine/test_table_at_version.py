@@ -7,6 +7,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from include.engine.fast_path import known_keys
+from include.engine.fast_path.transaction import NotSupported
 from include.settings import settings
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -68,3 +69,15 @@ def test_only_files_that_may_hold_such_rows_are_opened():
 def test_spans_that_reach_beyond_what_python_can_name_leave_nothing_out():
     far_seconds = 10_000 * 366 * 86_400.0
     assert len(read(store(), (-far_seconds, far_seconds))) == 9
+
+
+@pytest.mark.parametrize("years", [[2026, 9999], [9999]])
+def test_a_file_whose_bounds_cannot_be_read_is_left_to_spark_and_not_skipped(years):
+    table = store()
+    # Hours behind the last time that Python can name.
+    micros = [2**47 if year == 2026 else 253_402_318_799_000_000 for year in years]
+    rows = pa.table({"bpm": years, 'the "time"': pa.array(micros, pa.timestamp("us", "UTC"))})
+    write_deltalake(str(settings().table_path(NAME)), rows, mode="append")
+    table.update_incremental()
+    with pytest.raises(NotSupported, match="beyond the year 9999"):
+        read(table, (60, 120))
