@@ -5,7 +5,7 @@ import pytest
 from deltalake import write_deltalake
 
 from include.delta import stored_table
-from include.engine.fast_path import table_at_version
+from include.engine.fast_path import known_keys
 from include.lake import clients, data_files
 from include.settings import settings
 from tests.conftest import S3_PORT
@@ -37,7 +37,7 @@ def table(access_log, own_settings):
 def read(table, begin: int, end: int) -> list[tuple[int, str | None]]:
     """Returns the rows of these seconds."""
     span = (begin * SECOND, end * SECOND)
-    rows = table_at_version.read("silver.t", table, "at", [span], False, COLUMNS, 1_000)
+    rows = known_keys.read("silver.t", table, "at", [span], False, COLUMNS, 1_000)
     return sorted((row["number"], row["name"]) for row in rows.to_pylist())
 
 
