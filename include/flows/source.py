@@ -1,4 +1,4 @@
-"""What a flow asks of its source, without a JVM: who it is, where it goes on, and where it ends."""
+"""What a flow asks of its source, without a JVM: its identity, where the flow resumes, and where the source ends."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
