@@ -48,8 +48,8 @@ def check(checkpoint: LakePath) -> None:
         end = end_offset(checkpoint, batch)
         if isinstance(end, dict) and "logOffset" in end:
             landing_folder.planned_files(checkpoint, end)
-    if newest_done >= 0 and not (checkpoint / "commits" / str(newest_done)).read_text(errors="replace").startswith("v"):
-        raise damaged(checkpoint / "commits" / str(newest_done), "does not say what was committed, it was cut short")
+    if newest_done >= 0:
+        check_commit(checkpoint, newest_done)
     if newest - newest_done not in (0, 1):
         raise damaged(checkpoint, f"plans up to batch {planned} and is done up to {committed}, files are missing")
 
@@ -66,26 +66,9 @@ def end_offset(checkpoint: LakePath, batch: int) -> Any:
     """Returns the source offset at which a batch ends; None before the first batch.
 
     Kafka: `{topic: {partition: next offset}}`. Delta: Delta's source offset.
-    Files: `{"logOffset": newest entry of the log in sources/0}`.
-    Raises FlowBroken for a file that is missing, damaged or of another format.
+    Files: `{"logOffset": newest entry of the log in sources/0}`. Raises FlowBroken as `planned_batch`.
     """
-    if batch < 0:
-        return None
-    file = checkpoint / "offsets" / str(batch)
-    try:
-        text = file.read_text(errors="replace")
-    except FileNotFoundError as error:
-        raise damaged(file, "is missing") from error
-    match text.splitlines():
-        # The format version, the batch's settings, then one line for each source. A flow has one source.
-        case ["v1", _, "-"]:
-            return None
-        case ["v1", _, offset] if (end := _json(offset)) is not None:
-            return end
-        case [version, *_] if version != "v1":
-            raise damaged(file, f"has the format {version[:20]!r}, and Sluice reads v1")
-        case _:
-            raise damaged(file, "does not say where its batch ends, it was cut short")
+    return None if batch < 0 else planned_batch(checkpoint, batch).end
 
 
 def positions(offset: dict[str, Any] | None, topic: str) -> dict[int, int]:
@@ -118,15 +101,9 @@ def _highest(directory: LakePath) -> int | None:
     return max(numbers(directory), default=None)
 
 
-def _json(text: str) -> Any:
-    """Returns the value of a JSON text, or None where the text is not JSON."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
 OWNER = "owner.json"
+# The formats of the files in `offsets` and `commits`.
+FORMATS = ("v1", "v2")
 
 
 @dataclass(frozen=True)
@@ -162,38 +139,47 @@ class Restart:
 def planned_batch(checkpoint: LakePath, number: int) -> PlannedBatch:
     """Reads a planned batch. Raises FlowBroken for a missing or damaged file, another format, or several sources."""
     file = checkpoint / "offsets" / str(number)
+    cut_short = "does not say where its batch ends, it was cut short"
     try:
-        version, metadata, *offsets = file.read_text(errors="replace").splitlines()
+        # The format version, the batch's metadata, then one line for each source.
+        version, *lines = file.read_text(errors="replace").splitlines() or [""]
     except FileNotFoundError as error:
         raise damaged(file, "is missing") from error
-    except ValueError as error:
-        raise damaged(file, "does not say where its batch ends, it was cut short") from error
-    if version not in ("v1", "v2"):
-        raise damaged(file, f"has the format {version[:20]!r}, and Sluice reads v1 and v2")
-    if len(offsets) != 1:
-        what = "does not say where its batch ends, it was cut short"
-        raise damaged(file, f"is of {len(offsets)} sources, and a flow has one" if offsets else what)
-    # Format v2 prefixes the offset with the source id.
-    offset = offsets[0] if version == "v1" else offsets[0].partition(":")[2]
+    if version not in FORMATS:
+        raise damaged(file, f"has the format {version[:20]!r}, and Sluice reads v1 and v2" if version else cut_short)
+    if len(lines) > 2:
+        raise damaged(file, f"is of {len(lines) - 1} sources, and a flow has one")
     try:
-        batch_metadata = json.loads(metadata or "{}")
-        end = None if offset == "-" else json.loads(offset)
-    except ValueError as error:
-        raise damaged(file, "does not say where its batch ends, it was cut short") from error
-    planned_ms = batch_metadata.get("batchTimestampMs")
-    return PlannedBatch(number, end, planned_ms / 1000 if planned_ms else None, dict(batch_metadata.get("conf") or {}))
+        metadata, offset = lines
+        # Format v2 prefixes the offset with the source id.
+        offset = offset if version == "v1" else offset.partition(":")[2]
+        end, fields = None if offset == "-" else json.loads(offset), _metadata(metadata)
+        planned_ms, conf = fields.get("batchTimestampMs"), dict(fields.get("conf") or {})
+        if end is None and offset != "-":
+            raise ValueError("null is no offset")
+        return PlannedBatch(number, end, planned_ms / 1000 if planned_ms else None, conf)
+    except (TypeError, ValueError) as error:
+        raise damaged(file, cut_short) from error
 
 
 def check_commit(checkpoint: LakePath, number: int) -> None:
     """Raises FlowBroken where `commits/N`, in Spark's format v1 or v2, was cut short."""
     file = checkpoint / "commits" / str(number)
-    version, _, commit_metadata = file.read_text(errors="replace").partition("\n")
+    version, _, metadata = file.read_text(errors="replace").partition("\n")
     try:
-        if version.strip() in ("v1", "v2") and isinstance(json.loads(commit_metadata or "{}"), dict):
+        if version.strip() in FORMATS:
+            _metadata(metadata.strip())
             return
     except ValueError:
         pass
     raise damaged(file, "does not say what was committed, it was cut short")
+
+
+def _metadata(text: str) -> dict[str, Any]:
+    """Returns a batch's metadata, which Spark may leave empty. Raises ValueError for anything but a JSON object."""
+    if isinstance(metadata := json.loads(text or "{}"), dict):
+        return metadata
+    raise ValueError(f"{text[:20]!r} is no JSON object")
 
 
 def owner(checkpoint: LakePath) -> dict[str, Any]:

@@ -56,7 +56,13 @@ def test_before_the_first_batch_and_for_a_source_without_rows_there_is_no_offset
     assert checkpoint_files.end_offset(tmp_path, 0) is None
 
 
-@pytest.mark.parametrize("content", [[], ["v1"], ["v1", SETTINGS], ["v1", SETTINGS, '{"events":{"0"']])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *([], ["v1"], ["v1", SETTINGS], ["v1", SETTINGS, '{"events":{"0"'], ["v1", SETTINGS, "null"]),
+        *(["v1", SETTINGS[:20], "{}"], ["v1", "[]", "{}"], ["v2", SETTINGS], ["v2", SETTINGS, '0:{"events"']),
+    ],
+)
 def test_a_file_that_was_cut_short_is_named_and_does_not_pass_for_an_empty_source(tmp_path: Path, content: list[str]):
     write(tmp_path / "offsets", "4", *content)
     with pytest.raises(FlowFailed) as refusal:
@@ -66,11 +72,41 @@ def test_a_file_that_was_cut_short_is_named_and_does_not_pass_for_an_empty_sourc
 
 
 def test_a_format_it_does_not_know_is_refused_instead_of_misread(tmp_path: Path):
-    write(tmp_path / "offsets", "0", "v2", SETTINGS, '{"0":{"events":{"0":5}}}')
+    write(tmp_path / "offsets", "0", "v3", SETTINGS, '{"0":{"events":{"0":5}}}')
     with pytest.raises(FlowFailed) as refusal:
         checkpoint_files.end_offset(tmp_path, 0)
-    sentence = f"{tmp_path}/offsets/0 has the format 'v2', and Sluice reads v1: restore it from its backup"
+    sentence = f"{tmp_path}/offsets/0 has the format 'v3', and Sluice reads v1 and v2: restore it from its backup"
     assert str(refusal.value).startswith(sentence)
+
+
+def test_a_batch_of_several_sources_is_refused_wherever_its_end_is_read(tmp_path: Path):
+    write(tmp_path / "offsets", "0", "v1", SETTINGS, "{}", "{}")
+    for read in (checkpoint_files.end_offset, checkpoint_files.planned_batch):
+        with pytest.raises(FlowFailed, match="offsets/0 is of 2 sources, and a flow has one: restore it"):
+            read(tmp_path, 0)
+
+
+@pytest.mark.parametrize("form", ["v1", "v2"])
+def test_a_flow_goes_on_from_both_of_sparks_formats(tmp_path: Path, form: str):
+    offset, prefix = {"events": {"0": 5}}, "" if form == "v1" else "0:"
+    write(tmp_path, "metadata", '{"id":"x"}')
+    write(tmp_path / "offsets", "0", form, "", f"{prefix}-")
+    write(tmp_path / "offsets", "1", form, SETTINGS, f"{prefix}{json.dumps(offset)}")
+    for batch in ("0", "1"):
+        write(tmp_path / "commits", batch, form, '{"nextBatchWatermarkMs":0}')
+    checkpoint_files.check(tmp_path)
+    assert [checkpoint_files.end_offset(tmp_path, batch) for batch in (0, 1)] == [None, offset]
+    assert checkpoint_files.planned_batch(tmp_path, 1).at == 1_772_366_400
+
+
+@pytest.mark.parametrize("content", [[""], ["v1", '{"nextBatchWa'], ["v3", "{}"], ["v1", "[]"]])
+def test_a_start_refuses_the_commit_that_the_inspection_refuses(tmp_path: Path, content: list[str]):
+    write(tmp_path, "metadata", '{"id":"x"}')
+    write(tmp_path / "offsets", "0", "v1", SETTINGS, "{}")
+    write(tmp_path / "commits", "0", *content)
+    for read in (checkpoint_files.check, lambda checkpoint: checkpoint_files.check_commit(checkpoint, 0)):
+        with pytest.raises(FlowFailed, match="commits/0 does not say what was committed, it was cut short"):
+            read(tmp_path)
 
 
 @pytest.mark.parametrize(
