@@ -17,7 +17,7 @@ from include.control import first_loads, incidents, orders
 from include.control.decide import State
 from include.control.store import database
 from include.control.store.schema import incidents as incident_rows
-from include.control.supervision import supervision
+from include.control.supervision import lag_history, supervision
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError
@@ -106,14 +106,14 @@ def statuses(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[
     flow_lags = lags.lags_of(flows, sources)
     fresh = trend.measure(tables, flow_lags)
     stale, open_alarms = backfill.stale_or_nothing(), by_target()
-    older_rows, longer = outdated_rows.by_table(tables), _longer_intervals(flows)
+    older_rows, longer, samples = outdated_rows.by_table(tables), _longer_intervals(flows), _backlog_samples()
     return [
         FlowStatus(
             flow.flow,
             flow.name,
             *states[flow.flow],
             flow_lags[flow.flow],
-            trend.of(flow, flow_lags[flow.flow], sources),
+            trend.of(flow, flow_lags[flow.flow], sources, samples.get(flow.flow, ())),
             fresh[flow.name],
             _in_flight(flow.flow),
             (
@@ -177,6 +177,13 @@ def _longer_intervals(flows: Iterable[Table]) -> dict[str, float]:
         return {}
     declared = {flow.flow: flow.interval_seconds for flow in flows}
     return {flow: seconds for flow, seconds in actual.items() if seconds > LONGER * declared.get(flow, math.inf)}
+
+
+def _backlog_samples() -> dict[str, list[int]]:
+    try:
+        return lag_history.samples(database.connect(settings().control_url))
+    except SluiceError:
+        return {}
 
 
 def no_partner(flow: Table) -> dict[str, int]:

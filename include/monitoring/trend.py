@@ -1,13 +1,12 @@
 """Tells whether a flow falls behind, and whether a table is as fresh as promised.
 
-What arrived in the source in the last minutes is compared with what the flow read. That needs no stored history: the
-flow's earlier position is in the metadata of its commits. The age of a table's oldest unread data is compared with the
-promised age.
+What arrived in the source in the last minutes is compared with what the flow read: the flow's earlier position is in
+the metadata of its commits. An alarm waits for the samples of a supervisor. The age of a table's oldest unread data is
+compared with the promised age.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import singledispatch
 from typing import Any
@@ -16,6 +15,7 @@ from deltalake.exceptions import DeltaError
 
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files, landing_folder
+from include.control.supervision import lag_history
 from include.delta.backlog import MOST_COMMITS, Backlog
 from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError
@@ -65,23 +65,43 @@ class Trend:
         return amounts if seconds_left is None else f"{amounts}, up to date in {seconds_left / 60:,.0f} min"
 
 
-def of(flow: Table, lag: Lag, sources: SourceSnapshot) -> Trend:
-    """Returns the trend of a flow from its lag, measured with the same `sources`; UNKNOWN where there is none."""
-    if lag.is_up_to_date:
-        return Trend(Direction.UP_TO_DATE)
-    if lag.unknown is not None or lag.seconds is None:
-        return Trend(Direction.UNKNOWN)
-    if flow.merges_in_windows:
-        return Trend(Direction.WAITING)
-    if flow.is_view or flow.schedule:
-        return Trend(Direction.RESTING)
-    if lag.seconds < max(JUST_NOW_SECONDS, 2 * flow.interval_seconds):
-        return Trend(Direction.KEEPING_UP)
+def of(flow: Table, lag: Lag, sources: SourceSnapshot, samples: Sequence[int] = ()) -> Trend:
+    """Returns the trend of a flow from its lag, measured with the same `sources`; UNKNOWN where there is none.
+
+    samples: the flow's, by `lag_history`. Where a supervisor takes them, they alone decide whether it falls behind.
+    """
+    if direction := _without_movement(flow, lag):
+        return Trend(direction)
     try:
         movement = _movement(flow, lag, sources)
     except (SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError):
         movement = None
-    return Trend(Direction.UNKNOWN) if movement is None else classify(*movement, sources.now_seconds - sources.since)
+    seconds = sources.now_seconds - sources.since
+    trend = Trend(Direction.UNKNOWN) if movement is None else classify(*movement, seconds)
+    if falls_behind(flow, lag, samples):
+        return replace(trend, verdict=Direction.FALLING_BEHIND, caught_up_in_seconds=None)
+    if samples and trend.verdict is Direction.FALLING_BEHIND:
+        # Batches that take minutes, or a burst.
+        return replace(trend, verdict=Direction.KEEPING_DISTANCE)
+    return trend
+
+
+def falls_behind(flow: Table, lag: Lag, samples: Sequence[int]) -> bool:
+    """Whether a flow falls behind by the samples of its backlog, which is an alarm. lag: its newest one."""
+    return _without_movement(flow, lag) is None and lag_history.is_growing(samples)
+
+
+def _without_movement(flow: Table, lag: Lag) -> Direction | None:
+    """Returns the verdict on a flow that needs no look at what came and what was read; None where it needs one."""
+    if lag.is_up_to_date:
+        return Direction.UP_TO_DATE
+    if lag.unknown is not None or lag.seconds is None:
+        return Direction.UNKNOWN
+    if flow.merges_in_windows:
+        return Direction.WAITING
+    if flow.is_view or flow.schedule:
+        return Direction.RESTING
+    return Direction.KEEPING_UP if lag.seconds < max(JUST_NOW_SECONDS, 2 * flow.interval_seconds) else None
 
 
 def classify(unit: str, arrived: int, read: int, waiting: int, seconds: float) -> Trend:
@@ -115,17 +135,12 @@ def _moved(
 
 def _metadata_at(flow: str, log: DeltaLog, moment: float) -> dict[str, Any] | None:
     """Returns the userMetadata of the flow's newest commit up to that moment, in seconds since 1970."""
-    earlier_versions = log.versions[: _index_after(log, moment)]
+    earlier_versions = log.versions[: log.committed_by(moment)]
     for version in reversed(earlier_versions[-MOST_COMMITS:]):
         metadata = log.commit(version).metadata
         if metadata.get("flow") == flow and metadata.get("source_to"):
             return metadata
     return None
-
-
-def _index_after(log: DeltaLog, moment: float) -> int:
-    """Returns the index of the first version that was committed after the moment."""
-    return bisect_right(log.versions, moment, key=lambda version: log.commit(version).timestamp)
 
 
 @_moved.register
@@ -162,8 +177,7 @@ def _of_delta(
 ) -> tuple[str, int, int, int] | None:
     feed = sources.feed(source)
     earlier_backlog = feed.behind(metadata["source_to"])
-    index = _index_after(feed.log, sources.since)
-    later_versions = feed.log.versions[index:]
+    later_versions = feed.log.versions[feed.log.committed_by(sources.since) :]
     arrived = feed.since(later_versions[0]) if later_versions else Backlog()
     if earlier_backlog.is_more or arrived.is_more or lag.is_more:
         return None

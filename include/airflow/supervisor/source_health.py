@@ -34,13 +34,13 @@ def look(engine: Engine, tables: Catalog) -> dict[str, SourceHealth]:
     lag_history.remember(
         engine, {flow: flow_lag.count for flow, flow_lag in lag_of.items() if flow_lag.count is not None}
     )
-    growing, broken = lag_history.growing(engine), _broken_promises(tables, lags) if promises else {}
+    samples, broken = lag_history.samples(engine), _broken_promises(tables, lags) if promises else {}
     with database.reading(engine) as connection:
         now_seconds, rejecting = database.now(connection), incidents.targets_in_state(connection, State.REJECTING)
     health = {
         flow: SourceHealth(
             _waits(lag_of.get(flow)),
-            _grows(growing.get(flow)),
+            _falls_behind(table, lag_of.get(flow), samples.get(flow, [])),
             _expires(lag_of.get(flow)),
             _rejects(table, now_seconds, flow in rejecting),
             broken.pop(table.name, None),
@@ -74,9 +74,11 @@ def _waits(flow_lag: Lag | None) -> str | None:
     return flow_lag.unknown
 
 
-def _grows(growth: tuple[int, int] | None) -> str | None:
+def _falls_behind(flow: Table, flow_lag: Lag | None, samples: list[int]) -> str | None:
+    if flow_lag is None or not trend.falls_behind(flow, flow_lag, samples):
+        return None
     minutes = lag_history.TREND_SECONDS // 60
-    return growth and f"falls behind: {growth[0]:,} unread {minutes} minutes ago, {growth[1]:,} now"
+    return f"falls behind: {samples[0]:,} unread {minutes} minutes ago, {samples[-1]:,} now"
 
 
 def _expires(flow_lag: Lag | None) -> str | None:

@@ -1,5 +1,7 @@
 """Samples of each flow's backlog, one per minute, and whether the backlog grows."""
 
+from collections.abc import Sequence
+
 from sqlalchemy import Engine, select
 
 from include.control.store import database
@@ -23,17 +25,23 @@ def remember(engine: Engine, backlog_of: dict[str, int]) -> None:
             connection.execute(database.insert(connection, backlogs).on_conflict_do_nothing(), rows)
 
 
-def growing(engine: Engine) -> dict[str, tuple[int, int]]:
-    """By flow, the oldest and the newest sample of a growing backlog. Raises Unreachable."""
+def samples(engine: Engine) -> dict[str, list[int]]:
+    """By flow, the samples of its backlog in the last `TREND_SECONDS`, oldest first. Raises Unreachable."""
     with database.reading(engine) as connection:
-        rows = connection.execute(select(backlogs).order_by(backlogs.c.at)).all()
+        now = database.now(connection)
+        # While no supervisor is at work, nobody deletes the others.
+        is_recent = backlogs.c.at.between(now - TREND_SECONDS, now)
+        rows = connection.execute(select(backlogs).where(is_recent).order_by(backlogs.c.at)).all()
     series: dict[str, list[int]] = {}
     for row in rows:
         series.setdefault(row.flow, []).append(row.behind)
-    return {flow: (samples[0], samples[-1]) for flow, samples in series.items() if is_growing(samples)}
+    return series
 
 
-def is_growing(samples: list[int]) -> bool:
-    """Whether every sample of the newer half exceeds every sample of the older half. A saw-tooth does not grow."""
+def is_growing(samples: Sequence[int]) -> bool:
+    """Whether every sample of the newer half exceeds every sample of the older half. A saw-tooth does not grow.
+
+    Too few samples do not tell.
+    """
     half = len(samples) // 2
     return len(samples) >= SAMPLES and min(samples[half:]) > max(samples[:half])

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,52 @@ def test_only_the_commits_of_the_flow_itself_say_where_it_stood():
     checkpoint(READER.flow, delta_offset(2))
     assert (trend_of(READER).arrived, trend_of(READER).read) == (100, 100)
     assert trend_of(READER).verdict is Direction.KEEPING_DISTANCE
+
+
+@pytest.mark.parametrize(
+    ("samples", "verdict"),
+    [
+        ([], Direction.FALLING_BEHIND),
+        ([10, 20, 30], Direction.KEEPING_DISTANCE),
+        ([10, 90, 10, 90, 10, 90, 10, 90], Direction.KEEPING_DISTANCE),
+        ([10, 20, 30, 40, 50, 60, 70, 80], Direction.FALLING_BEHIND),
+    ],
+    ids=["no supervisor", "too few to tell", "saw-tooth", "growing"],
+)
+def test_status_says_that_a_flow_falls_behind_when_the_supervisor_says_so(samples: list[int], verdict: Direction):
+    current_time = time.time()
+    lake.rows(SOURCE, current_time - 3_600, 10)
+    for minutes in (9, 8, 7, 6, 5):
+        lake.rows(SOURCE, current_time - minutes * 60, 1_000_000)
+    commit_batch(READER, current_time - 900, delta_offset(1))
+    checkpoint(READER.flow, delta_offset(4))
+    sources = SourceSnapshot([READER])
+    flow_lag = lag.lag_of(READER, sources)
+    flow_trend = trend.of(READER, flow_lag, sources, samples)
+    assert (flow_trend.verdict, flow_trend.arrived, flow_trend.read) == (verdict, 5_000_000, 3_000_000)
+    if samples:
+        assert trend.falls_behind(READER, flow_lag, samples) == (verdict is Direction.FALLING_BEHIND)
+
+
+def test_a_backlog_that_grows_is_no_alarm_while_the_flow_waits_or_has_read_all_or_has_long_intervals():
+    current_time, growing = time.time(), list(range(8))
+    lake.rows(SOURCE, current_time - 900, 10)
+    lake.rows(SOURCE, current_time - 400, 10)
+    in_windows = Upsert(("number",), in_windows=True)
+    flows = {
+        Direction.WAITING: Table(name="gold.sums", source=Delta(SOURCE), comment="", write=in_windows),
+        Direction.RESTING: replace(READER, name="silver.nightly", schedule="0 3 * * *"),
+        Direction.KEEPING_UP: replace(READER, name="silver.hourly", interval_seconds=3_600),
+        Direction.UP_TO_DATE: replace(READER, name="silver.idle"),
+    }
+    checkpoint("silver.idle", delta_offset(2))
+    # A version without rows is one more unread version.
+    lake.write(SOURCE, current_time - 100)
+    sources = SourceSnapshot(flows.values())
+    for verdict, flow in flows.items():
+        flow_lag = lag.lag_of(flow, sources)
+        assert trend.of(flow, flow_lag, sources, growing).verdict is verdict
+        assert not trend.falls_behind(flow, flow_lag, growing)
 
 
 def test_a_flow_of_windows_waits_for_its_window():

@@ -137,7 +137,10 @@ def test_a_backlog_of_before_is_no_part_of_a_trend(engine: Engine):
         now, samples = database.now(connection), range(lag_history.SAMPLES)
         rows = [{"flow": FLOW, "at": now - lag_history.SAMPLES + sample, "behind": sample} for sample in samples]
         connection.execute(backlogs.insert(), rows)
-    assert lag_history.growing(engine)
+    assert lag_history.samples(engine) == {FLOW: list(samples)}
     put_clock_back(engine)
+    assert lag_history.samples(engine) == {}
     lag_history.remember(engine, {FLOW: 0})
-    assert lag_history.growing(engine) == {}
+    assert lag_history.samples(engine) == {FLOW: [0]}
+    put_clock_back(engine, -lag_history.TREND_SECONDS - 1)
+    assert lag_history.samples(engine) == {}, "no supervisor is at work"
