@@ -12,7 +12,7 @@ from include.checkpoints import checkpoint_files
 from include.control import audit, commands
 from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
 from include.control.incidents import LONGEST_HOURS
-from include.control.skips import PlannedBatch
+from include.control.skips import BatchToSkip
 from include.control.store import database
 from include.errors import LeaseHeld, SluiceError, UsageError
 from include.flows import resume_position
@@ -73,7 +73,7 @@ def approved_state(request: Command) -> int | list[str]:
     return _remains(request).lines if request.job else generation(*request.flows)
 
 
-def _planned(request: Command) -> PlannedBatch:
+def _planned(request: Command) -> BatchToSkip:
     try:
         return reset.planned(catalog.load().flow(*request.flows))
     except SluiceError as error:

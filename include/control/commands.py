@@ -9,7 +9,7 @@ from include.control import audit, driver_rows, incidents, lease, orders, skips,
 from include.control.alarms import AlarmKind
 from include.control.incidents import Acknowledgement
 from include.control.jobs import held_flows, outdated_rows
-from include.control.skips import PlannedBatch
+from include.control.skips import BatchToSkip
 from include.control.store import database
 from include.control.store.schema import audits, drivers, resets, runs, ticks
 from include.spec import table_of
@@ -60,7 +60,7 @@ class Command:
     driver: str | None = None
     hours: float = ACKNOWLEDGED_HOURS
     job: str | None = None
-    planned: PlannedBatch | None = None
+    planned: BatchToSkip | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from include.control.store.schema import skips
 
 
 @dataclass(frozen=True)
-class PlannedBatch:
+class BatchToSkip:
     """A batch that is planned and not written. reads: what it reads of its source, in words."""
 
     generation: int
@@ -31,7 +31,7 @@ class Skip:
     reason: str
 
 
-def approve(connection: Connection, flow: str, planned: PlannedBatch, who: str, reason: str) -> bool:
+def approve(connection: Connection, flow: str, planned: BatchToSkip, who: str, reason: str) -> bool:
     """Store that the flow leaves out this batch. Returns whether that is new."""
     values = {"flow": flow, "generation": planned.generation, "batch": planned.batch, "reads": planned.reads}
     statement = database.insert(connection, skips).values(

@@ -82,8 +82,8 @@ def _version_at(log: DeltaLog, timestamp: str, before: int) -> int:
     except ValueError:
         return before
     seconds = (restored_at if restored_at.tzinfo else restored_at.replace(tzinfo=UTC)).timestamp()
-    earlier = (log.commit(version) for version in reversed(log.versions) if version < before)
-    return next((commit.version for commit in earlier if commit.timestamp <= seconds), before)
+    earlier = [version for version in log.versions[: log.committed_by(seconds)] if version < before]
+    return earlier[-1] if earlier else before
 
 
 Action = dict[str, Any]

@@ -5,6 +5,7 @@ A commit that lost its metadata gets it back: its transaction says which batch m
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -65,6 +66,8 @@ ROWS = ("numOutputRows", "num_added_rows")
 FILES = ("numFiles", "numAddedFiles", "numTargetFilesAdded", "num_added_files")
 MERGED = {did: f"numTargetRows{did.capitalize()}" for did in ("inserted", "updated", "deleted")}
 BYTES = ("numOutputBytes", "numAddedBytes", "numTargetBytesAdded")
+# By how much a clock that is set right may go back. More commits are read for each moment that is longer.
+CLOCK_WENT_BACK_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,13 @@ class Commit:
     bytes: int | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     merged: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> tuple[int, int] | None:
+        """Generation and batch of the flow that made it; None where no batch did."""
+        if not {"flow", "generation", "batch"} <= self.metadata.keys():
+            return None
+        return int(self.metadata["generation"]), int(self.metadata["batch"])
 
 
 @dataclass(frozen=True)
@@ -174,6 +184,29 @@ class DeltaLog:
             for action in sorted(self.actions(number), key=lambda action: "add" in action):
                 replay.apply(action, number)
         return Snapshot(tuple(replay.live.values()), tuple(replay.removed.values()), replay.properties)
+
+    def version_at(self, moment: float) -> int | None:
+        """Returns the newest version that was committed by a moment, in seconds since 1970; None before the first.
+
+        Where the writers' clock went back, by `CLOCK_WENT_BACK_SECONDS` at most, a commit counts as no older than the
+        one before it, as in Delta's time travel.
+        """
+        count = self.committed_by(moment)
+        return self.versions[count - 1] if count else None
+
+    def committed_by(self, moment: float, is_before: bool = False) -> int:
+        """Returns how many versions come before the first that is later than a moment. is_before: or of that moment."""
+        split = bisect_left if is_before else bisect_right
+        count = split(self.versions, moment - CLOCK_WENT_BACK_SECONDS, key=self._committed_at)
+        for version in self.versions[count:]:
+            committed_at = self._committed_at(version)
+            if committed_at > moment or (is_before and committed_at == moment):
+                break
+            count += 1
+        return count
+
+    def _committed_at(self, version: int) -> float:
+        return self.commit(version).timestamp
 
     def after(self, version: int) -> list[int]:
         """Returns the versions in the log that are later than this one."""

@@ -1,6 +1,5 @@
 """Finds the version where a flow begins to read a table, and the one that a view reads, without a JVM."""
 
-from bisect import bisect_left, bisect_right
 from datetime import UTC, datetime
 
 from include.delta import stored_table
@@ -53,7 +52,7 @@ def _version_at(flow: str, table: str, log: DeltaLog, since: str) -> int:
     """Returns the first version that was committed at this time or later."""
     since_time = parse_time(since)
     assert since_time, "the catalog has checked it"
-    index = bisect_left(log.versions, since_time.timestamp(), key=lambda version: log.commit(version).timestamp)
+    index = log.committed_by(since_time.timestamp(), is_before=True)
     if index == len(log.versions):
         raise Unreachable(
             f"{flow} begins with what {table} holds since {since}, and nothing was committed there since: wait"
@@ -93,8 +92,8 @@ def version_of(view: str, source: Delta, log: DeltaLog | None = None) -> int:
                 f"{reads} as of {source.timestamp_as_of}, and its newest version, {log.newest}, is of "
                 f"{_time_of(log, log.newest)}: name that moment or an earlier one, or read it without timestamp_as_of"
             )
-        index = bisect_right(log.versions, moment.timestamp(), key=lambda number: log.commit(number).timestamp) - 1
-        version, is_gone = log.versions[max(index, 0)], index < 0
+        found = log.version_at(moment.timestamp())
+        version, is_gone = oldest if found is None else found, found is None
     if is_gone:
         asked = f"at version {version}" if source.timestamp_as_of is None else f"as of {source.timestamp_as_of}"
         raise FlowBroken(

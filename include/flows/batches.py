@@ -131,7 +131,7 @@ class BatchHistory:
         is_overwritten = False
         for commit, is_active in commit_history.commits_with_activity(self.log):
             is_undone = is_overwritten or not is_active
-            if _is_batch(commit):
+            if commit.batch:
                 entry = self._batch_record(commit, is_undone)
                 place, newer_place = (entry.generation, entry.batch), newer_places.get(entry.flow)
                 if newer_place and place >= newer_place and not is_undone:
@@ -230,10 +230,6 @@ def commit_kind(commit: Commit) -> str:
     if commit.operation.startswith(("CREATE TABLE", "SET TBLPROPERTIES", "UNSET TBL", "ADD COLUMNS", "CLUSTER BY")):
         return "declaration"
     return "foreign"
-
-
-def _is_batch(commit: Commit) -> bool:
-    return {"flow", "generation", "batch"} <= commit.metadata.keys()
 
 
 def _generations(flow: str) -> dict[int, Generation]:

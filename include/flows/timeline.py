@@ -1,7 +1,6 @@
 """Lists a table's active versions, and the position of its flows at each, from its log, without a JVM."""
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,19 +10,6 @@ from include.delta.delta_log import Commit, DeltaLog
 from include.flows.batches import BACKFILL
 from include.settings import settings
 from include.spec import Delta
-
-
-@dataclass(frozen=True)
-class CommittedBatch:
-    """A flow's newest batch up to some version of its table. stamp: the userMetadata of its commit at `version`."""
-
-    version: int
-    stamp: dict[str, Any]
-
-    @property
-    def batch(self) -> tuple[int, int]:
-        """Generation and batch."""
-        return int(self.stamp["generation"]), int(self.stamp["batch"])
 
 
 class Timeline:
@@ -38,25 +24,25 @@ class Timeline:
         active = [commit for commit, is_active in commit_history.commits_with_activity(self.log) if is_active]
         self.commits: dict[int, Commit] = {commit.version: commit for commit in reversed(active)}
         self.versions = list(self.commits)
-        self._batches: dict[str, list[CommittedBatch]] = {}
+        self._batches: dict[str, list[Commit]] = {}
         for commit in self.commits.values():
-            if {"flow", "generation", "batch"} <= commit.metadata.keys():
-                position = CommittedBatch(commit.version, commit.metadata)
-                self._batches.setdefault(commit.metadata["flow"], []).append(position)
+            if commit.batch:
+                self._batches.setdefault(commit.metadata["flow"], []).append(commit)
         self.content = cache(self._content)
 
     def newest_at(self, moment: float) -> int | None:
-        """Returns the newest version at a moment, in seconds since 1970."""
-        return next((version for version in reversed(self.versions) if self.commits[version].timestamp <= moment), None)
+        """Returns the newest active version at a moment, in seconds since 1970."""
+        version = self.log.version_at(moment)
+        return None if version is None else self.before(version + 1)
 
     def before(self, version: int) -> int | None:
         index = bisect_left(self.versions, version)
         return self.versions[index - 1] if index else None
 
-    def stand(self, flow: str, version: int) -> CommittedBatch | None:
-        """Returns a flow's newest batch when the table was at this version; None where it had written nothing."""
+    def stand(self, flow: str, version: int) -> Commit | None:
+        """Returns the commit of a flow's newest batch when the table was at this version; None before the first."""
         batches = self._batches.get(flow, [])
-        index = bisect_right(batches, version, key=lambda batch: batch.version)
+        index = bisect_right(batches, version, key=lambda commit: commit.version)
         return batches[index - 1] if index else None
 
     def pending_refresh(self, version: int) -> int | None:
@@ -66,8 +52,8 @@ class Timeline:
         """
         for number in reversed(self.versions[: bisect_right(self.versions, version)]):
             refreshed_flows = (self.commits[number].metadata.get(BACKFILL) or {}).get("anew") or {}
-            positions = ((begun, self.stand(flow, version)) for flow, begun in refreshed_flows.items())
-            if any(position is None or position.batch[0] < int(begun["generation"]) for begun, position in positions):
+            places = ((int(begun["generation"]), self.stand(flow, version)) for flow, begun in refreshed_flows.items())
+            if any(batch is None or int(batch.metadata["generation"]) < generation for generation, batch in places):
                 return number
         return None
 

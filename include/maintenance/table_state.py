@@ -234,12 +234,10 @@ def _merges(engine: Engine, table: Table) -> bool:
 def _unread_versions(table: Table) -> int:
     """Returns how many source versions the table's flow has not merged."""
     newest = DeltaLog(settings().table_path(table.origin.table)).newest
-    checkpoints = settings().checkpoints(table.flow)
-    generation = checkpoint_files.newest_generation(checkpoints)
-    committed = None if generation is None else checkpoint_files.last_committed(checkpoints / str(generation))
-    if committed is None:
+    flow_position = checkpoint_files.position_of(table.flow)
+    if flow_position is None or flow_position.offset is None:
         return newest + 1
-    return newest - checkpoint_files.read_version(checkpoint_files.end_offset(checkpoints / str(generation), committed))
+    return newest - checkpoint_files.read_version(flow_position.offset)
 
 
 def _seconds_since_compaction(log: DeltaLog, now_seconds: float) -> float | None:

@@ -1,7 +1,6 @@
 """Finds who still needs which old version of a table, and what may be deleted nevertheless."""
 
 import re
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -207,8 +206,8 @@ def _writing_flows(flows: Collection[str], log: DeltaLog) -> Iterator[Consumer]:
 
 
 def _time_travel(log: DeltaLog, hours: float, now_seconds: float) -> Consumer:
-    behind = bisect_right(log.versions, now_seconds - hours * 3_600, key=lambda version: log.commit(version).timestamp)
-    version = log.versions[max(0, behind - 1)]
+    found = log.version_at(now_seconds - hours * 3_600)
+    version = log.versions[0] if found is None else found
     return Consumer(f"{PROMISE} of {hours:g} hours", version, log.commit(version).timestamp, is_declared=True)
 
 

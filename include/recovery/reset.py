@@ -5,7 +5,7 @@ from typing import Any
 
 from include.checkpoints import checkpoint_files, offset_ranges
 from include.checkpoints.checkpoint_files import newest_generation
-from include.control.skips import PlannedBatch
+from include.control.skips import BatchToSkip
 from include.errors import Unreachable, UsageError
 from include.flows import batches, resume_position
 from include.flows.batches import BatchHistory, BatchRecord
@@ -85,7 +85,7 @@ def _warnings(flow: Table, flow_batches: list[BatchRecord], last: BatchRecord | 
     return warnings
 
 
-def planned(flow: Table) -> PlannedBatch:
+def planned(flow: Table) -> BatchToSkip:
     """Returns the batch that the flow has planned and not written.
 
     Raises UsageError if there is none, and FlowBroken for a damaged checkpoint.
@@ -102,4 +102,4 @@ def planned(flow: Table) -> PlannedBatch:
     if batch == 0 and isinstance(end, dict) and "reservoirVersion" not in end and "logOffset" not in end:
         begin = checkpoint_files.initial_offsets(path)
     source = checkpoint_files.owner(path).get("source")
-    return PlannedBatch(generation, batch, offset_ranges.describe(source, begin, end))
+    return BatchToSkip(generation, batch, offset_ranges.describe(source, begin, end))

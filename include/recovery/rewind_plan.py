@@ -100,12 +100,13 @@ def _check_reader(
         # The flow starts over with a snapshot of its source.
         return
     content_read, content_kept = (
-        source_timeline.read_to(newest_batch.stamp["source_to"], source),
+        source_timeline.read_to(newest_batch.metadata["source_to"], source),
         source_timeline.content(versions[source.table]),
     )
     if content_read is None or content_read > content_kept:
         how_far = "within a version" if content_read is None else "beyond that"
-        why = f"its batch {newest_batch.batch[0]}/{newest_batch.batch[1]} had read {source.table} {how_far}"
+        batch = "{generation}/{batch}".format_map(newest_batch.metadata)
+        why = f"its batch {batch} had read {source.table} {how_far}"
         yield LoweredVersion(flow.name, reader.before(newest_batch.version), why)
     elif content_read < content_kept:
         lower = source_timeline.newest_of(content_read, versions[source.table])
@@ -235,10 +236,9 @@ def _companion(name: str, timeline: Timeline, version: int) -> int | None:
 
 def _belongs(commit: Commit, timeline: Timeline, version: int, marks: set[tuple[str, object] | None]) -> bool | None:
     """Returns whether a companion's commit belongs to the kept part of the table; None if it changes no rows."""
-    metadata = commit.metadata
-    if {"flow", "generation", "batch"} <= metadata.keys():
-        newest_batch = timeline.stand(metadata["flow"], version)
-        return newest_batch is not None and (int(metadata["generation"]), int(metadata["batch"])) <= newest_batch.batch
+    if commit.batch:
+        newest_batch = timeline.stand(commit.metadata["flow"], version)
+        return newest_batch is not None and newest_batch.batch is not None and commit.batch <= newest_batch.batch
     mark = _job_key(commit)
     return None if mark is None else mark in marks
 
@@ -291,7 +291,7 @@ def _obstacles(table: Table, timeline: Timeline, part: RestorePoint, restored: s
             yield f"{flow.flow}: it would start from the beginning, and its source says since when: name a later moment"
         elif not source_is_restored:
             yield from replayable.obstacles(
-                flow, kept_batch.stamp if kept_batch else None, newest.stamp if newest else None
+                flow, kept_batch.metadata if kept_batch else None, newest.metadata if newest else None
             )
 
 

@@ -1,7 +1,9 @@
 """Delta logs of tables that the deltalake library wrote, and of commits that the tests write as Spark does."""
 
+import json
 import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow
@@ -9,6 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 from deltalake import DeltaTable
 
+from include.delta import commit_history
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import FlowBroken, Unreachable
 from tests.support.delta_log import added, append, commit, commit_info, removed
@@ -194,3 +197,66 @@ def test_what_later_commits_removed_is_told_with_its_version(tmp_path: Path):
     log = DeltaLog(tmp_path)
     assert [(tombstone.path, tombstone.version) for tombstone in log.removed_after(-1)] == [("a", 1), ("b", 2)]
     assert [(tombstone.path, tombstone.version, tombstone.bytes) for tombstone in log.removed_after(1)] == [("b", 2, 4)]
+
+
+# Versions 2 and 3 are of one moment. The clock went back by 40 s before version 5.
+COMMITTED_AT = (1_000, 1_100, 1_200, 1_200, 1_300, 1_260, 1_280, 1_400)
+
+
+@pytest.mark.parametrize(
+    ("moment", "version", "count_before"),
+    [
+        (999.999, None, 0),
+        (1_000, 0, 0),
+        (1_050, 0, 1),
+        (1_200, 3, 2),
+        (1_259, 3, 4),
+        # Delta's time travel does not let a version after version 4 be older than it.
+        (1_260, 3, 4),
+        (1_280, 3, 4),
+        (1_300, 6, 4),
+        (1_399, 6, 7),
+        (1_400, 7, 7),
+        (9_999, 7, 8),
+    ],
+)
+@pytest.mark.parametrize("oldest", [0, 2], ids=["a whole log", "a cleaned log"])
+def test_a_moment_has_one_version_whoever_asks(tmp_path: Path, moment, version, count_before, oldest):
+    for number, at in enumerate(COMMITTED_AT):
+        commit(tmp_path, number, commit_info(at))
+    log = DeltaLog(tmp_path, range(oldest, len(COMMITTED_AT)))
+    assert log.version_at(moment) == (version if version is not None and version >= oldest else None)
+    assert log.committed_by(moment, is_before=True) == max(0, count_before - oldest)
+
+
+def test_few_commits_of_a_long_log_are_read_for_a_moment(tmp_path: Path, monkeypatch):
+    for number in range(600):
+        commit(tmp_path, number, commit_info(number * 30))
+    log, read = DeltaLog(tmp_path), []
+    original = DeltaLog.commit
+    monkeypatch.setattr(DeltaLog, "commit", lambda self, number: read.append(number) or original(self, number))
+    assert log.version_at(9_000) == 300
+    assert len(read) < 15
+
+
+def test_a_restore_to_a_moment_restored_what_time_travel_shows(tmp_path: Path):
+    for number, at in enumerate(COMMITTED_AT):
+        commit(tmp_path, number, commit_info(at))
+
+    def restored_by(seconds: float, oldest: int = 0) -> int | None:
+        moment = datetime.fromtimestamp(seconds, UTC).isoformat()
+        info = commit_info(1_350, operation="RESTORE", operationParameters={"timestamp": moment})
+        commit(tmp_path, 8, info)
+        log = DeltaLog(tmp_path, range(oldest, 9))
+        return commit_history.restored_to(log, log.commit(8))
+
+    assert [restored_by(seconds) for seconds in (1_000, 1_200, 1_270, 1_399, 1_500)] == [0, 3, 3, 6, 7]
+    # Nothing in the log is as old.
+    assert (restored_by(999), restored_by(1_150, oldest=2), restored_by(1_500, oldest=8)) == (8, 8, 8)
+
+
+def test_a_commit_bears_the_generation_and_batch_of_its_flow_or_none(tmp_path: Path):
+    metadata = [{"flow": "a", "generation": 2, "batch": "7"}, {"flow": "a", "generation": 2}, {}]
+    for number, fields in enumerate(metadata):
+        commit(tmp_path, number, commit_info(number, userMetadata=json.dumps(fields)))
+    assert [DeltaLog(tmp_path).commit(number).batch for number in range(3)] == [(2, 7), None, None]
