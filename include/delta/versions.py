@@ -36,7 +36,7 @@ def first_version(flow: str, source: Delta) -> int | None:
         )
     if first is None:
         assert source.since
-        first = _version_at(flow, source.table, log, source.since)
+        first = _first_since(flow, source.table, log, source.since)
     is_cleaned = oldest > 0 and (first < oldest or (source.since is not None and first == oldest))
     if is_cleaned:
         raise FlowBroken(
@@ -48,7 +48,7 @@ def first_version(flow: str, source: Delta) -> int | None:
     return first
 
 
-def _version_at(flow: str, table: str, log: DeltaLog, since: str) -> int:
+def _first_since(flow: str, table: str, log: DeltaLog, since: str) -> int:
     """Returns the first version that was committed at this time or later."""
     since_time = parse_time(since)
     assert since_time, "the catalog has checked it"

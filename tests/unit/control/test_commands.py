@@ -11,7 +11,7 @@ from include.control.decide import State
 from include.control.lease import Lease
 from include.control.observed_flow import Failure
 from include.control.process import Holder
-from include.control.skips import PlannedBatch, Skip
+from include.control.skips import BatchToSkip, Skip
 from include.control.store import database, schema
 from include.control.store.schema import audits, desired, drivers, releases, resets, runs
 from include.control.supervision import supervision
@@ -220,7 +220,7 @@ def test_a_reset_says_who_asked_and_whether_the_loss_is_accepted(engine, action:
 
 
 def test_a_batch_is_skipped_once_with_the_name_of_who_approved_it(engine):
-    planned = PlannedBatch(2, 7, "t/0 3 to 4")
+    planned = BatchToSkip(2, 7, "t/0 3 to 4")
     fail_flows(engine)
     command = Command(Action.SKIP, (FLOW,), "ann, approved by bob", "poison", planned=planned)
     assert commands.execute(engine, command) == [f"{FLOW}: leaves out batch 7 of generation 2, which reads t/0 3 to 4"]
