@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import partial
 
 import pytest
-from delta.exceptions import ConcurrentTransactionException
+from delta.exceptions import ConcurrentAppendException, ConcurrentTransactionException
 from deltalake import DeltaTable
 from pyspark import TaskContext
 from pyspark.sql import functions as F
@@ -21,7 +21,7 @@ from include.control.store import database
 from include.delta.delta_log import MERGED, DeltaLog
 from include.engine.batch import prepare
 from include.engine.fast_path import aggregate, path, replaced_files, transaction
-from include.engine.fast_path.transaction import NotSupported, Target
+from include.engine.fast_path.transaction import NotSupported, Target, Transaction
 from include.engine.tables import create_table
 from include.errors import FlowBroken, LedgerMismatch
 from include.ledger import row_outcomes, verify
@@ -89,6 +89,32 @@ def arrive(append, name) -> Callable[..., None]:
     return add
 
 
+def assert_metrics_are_true(table: str) -> None:
+    """Compares the metrics of each commit of rows with the files that it added and removed."""
+    rows_by_file: dict[str, int] = {}
+    log = settings().table_path(table) / "_delta_log"
+    for file in sorted(log.glob("*.json")):
+        actions = [json.loads(line) for line in file.read_text().splitlines()]
+        added = [action["add"] for action in actions if "add" in action]
+        removed = [action["remove"] for action in actions if "remove" in action]
+        rows_by_file |= {add["path"]: json.loads(add["stats"])["numRecords"] for add in added}
+        rows_added, rows_removed = (sum(rows_by_file[each["path"]] for each in files) for files in (added, removed))
+        info = next(action["commitInfo"] for action in actions if "commitInfo" in action)
+        metrics = {name: int(value) for name, value in info.get("operationMetrics", {}).items()}
+        if info["operation"] == "WRITE":
+            sizes = sum(add["size"] for add in added)
+            assert metrics == {"numFiles": len(added), "numOutputRows": rows_added, "numOutputBytes": sizes}
+        if info["operation"] == "MERGE":
+            inserted, updated, deleted, copied = (
+                metrics[f"numTargetRows{did}"] for did in ("Inserted", "Updated", "Deleted", "Copied")
+            )
+            assert (inserted + updated + copied, updated + deleted + copied) == (rows_added, rows_removed)
+            assert metrics["numOutputRows"] == rows_added
+            for did, files in (("Added", added), ("Removed", removed)):
+                assert metrics[f"numTargetFiles{did}"] == len(files)
+                assert metrics[f"numTargetBytes{did}"] == sum(each["size"] for each in files)
+
+
 def fast_path_flags(table: str) -> list[bool]:
     """Whether each batch of a table took the fast path, oldest first."""
     metadata = [commit.metadata for commit in DeltaLog(settings().table_path(table)).commits()]
@@ -138,9 +164,14 @@ def test_both_paths_leave_the_same_rows_and_the_same_stamps(arrive, run_once, sp
         gold_rows = [tuple(map(str, row.values())) for row in rows_of(gold.name)]
         contents.append((Counter(rows), Counter(quarantine_rows), Counter(gold_rows)))
         metadata = [commit.metadata for commit in DeltaLog(settings().table_path(silver.name)).commits()]
+        of_quarantine = [commit.metadata for commit in DeltaLog(settings().table_path(silver.quarantine)).commits()]
         batch_metadata.append(
             [(entry["rows"], entry["newest"], entry["source_to"]) for entry in metadata if "batch" in entry]
+            + [(entry["batch"], entry["source_to"]) for entry in of_quarantine if "batch" in entry]
         )
+        if not contents:
+            for table in (silver.name, silver.quarantine, gold.name):
+                assert_metrics_are_true(table)
     assert contents[0] == contents[1]
     assert contents[0][0].total() > 3
     assert batch_metadata[0] == batch_metadata[1]
@@ -185,6 +216,7 @@ def test_an_aggregate_without_buckets_is_the_same_by_both_paths_and_rewrites_onl
     arrive(("ÿ", 9, 70))
     run_once(silver, running_totals(name))
     assert files_before < {file.path for file in DeltaLog(settings().table_path(f"gold.{name}")).state.live}
+    assert_metrics_are_true(f"gold.{name}")
     assert verify.verify(running_totals(name)).batches == 4
 
 
@@ -256,6 +288,8 @@ def test_changes_are_merged_to_the_same_rows_by_both_paths(append, run_once, nam
         flags = fast_path_flags(silver.name)
         assert any(flags) == has_fast_path
         verify.verify(silver)
+        if all(flags):
+            assert_metrics_are_true(silver.name)
         counts.append([batch.outcomes for batch in reversed(row_outcomes.batches(silver, 9))])
         names = [silver.name, silver.quarantine]
         # Of the latest rows, Spark does not look at the stored ones, and retains older deletes, too.
@@ -474,6 +508,27 @@ def test_of_two_drivers_that_write_one_batch_the_second_is_refused(spark, name):
         second_transaction.append([], "{}", ("flow/1", 0), 0, reads=False)
     assert second_target.begin().last_batch("flow/1") == first_target.begin().last_batch("flow/1") == 0
     assert first_target.begin().last_batch("flow/2") == -1
+
+
+def test_files_that_depend_on_rows_of_the_table_conflict_with_rows_that_came_since(append, spark, name):
+    table = readings(name)
+    create_table.create(spark, table)
+    target = Target(spark, table.name)
+    row = {"device": "a", "time": NOON, "bpm": 99, "weight": None, "place": 7, "tags": None}
+
+    def begin() -> Transaction:
+        begun = target.begin()
+        append(table.name, [row], SOURCE_SCHEMA)
+        return begun
+
+    counts = dict.fromkeys((*MERGED.values(), "operationNumSourceRows", "numTargetRowsCopied", "numOutputRows"), 0)
+    merge, reading, blind = begin(), begin(), begin()
+    with pytest.raises(ConcurrentAppendException):
+        merge.replace([], [], "{}", ("flow/1", 0), counts)
+    with pytest.raises(ConcurrentAppendException):
+        reading.append([], "{}", ("flow/1", 0), 0, reads=True)
+    blind.append([], "{}", ("flow/1", 0), 0, reads=False)
+    assert target.begin().last_batch("flow/1") == 0
 
 
 def test_delta_s_internals_are_as_the_fast_path_expects_them(spark):

@@ -32,7 +32,7 @@ FOLDER = Path(__file__).resolve().parent.parent.parent / "mutants"
 # By test, its seconds and the functions that it reaches; and the functions that were there then.
 MEASURED, FUNCTIONS = FOLDER / "tests.json", FOLDER / "functions.json"
 WITHOUT_SPARK = [
-    *(f"tests/unit/engine/test_{name}.py" for name in ("event_times", "known_keys", "small_batches")),
+    *(f"tests/unit/engine/test_{name}.py" for name in ("data_skipping", "event_times", "known_keys", "small_batches")),
     *(f"tests/unit/engine/test_{name}.py" for name in ("replaced_files", "checkpoint_generations")),
 ]
 WITH_SPARK = [

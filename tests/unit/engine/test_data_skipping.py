@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.engine.batch.deduplicate import MOST_SPANS, condition, spans
+from include.engine.batch.deduplicate import MOST_SPANS, condition, spans, within_reach
 
 WIDTHS = st.sampled_from([60, 3_600, 86_400])
 NUMBERS = st.lists(st.integers(-1_000_000, 1_000_000), max_size=200)
@@ -53,6 +53,12 @@ def test_a_condition_is_about_its_column_and_has_a_term_for_rows_without_a_time(
     assert condition("time", [None, -86_400], "day") == (
         "((`time` >= timestamp_seconds(-86400) AND `time` < timestamp_seconds(0)) OR `time` IS NULL)"
     )
+
+
+def test_buckets_within_reach_are_all_that_a_margin_touches_and_a_missing_time_reaches_only_itself():
+    assert within_reach([0, None], "minute", 0) == {0, None}
+    assert within_reach([0, None], "minute", 60) == {-60, 0, 60, None}
+    assert within_reach([3_600], "hour", 3_601) == {-3_600, 0, 3_600, 7_200, 10_800}
 
 
 def test_a_batch_that_touches_nothing_reads_nothing():

@@ -131,3 +131,13 @@ def test_the_rows_do_not_depend_on_the_order_and_the_batches_of_the_changes(spar
     for key, case in changes.items():
         deletes = [(key, None, None, sequence, True) for sequence in truncates]
         assert actual[key] == expected([*case, *deletes]), case
+
+
+def test_a_record_without_a_value_is_a_tombstone_and_not_a_stale_change(spark):
+    table = MergedTable(spark, LATEST)
+    changes = [(1, "north", "calm", 1, False, False, False), (1, "east", "calm", 2, False, False, False)]
+    tombstones = [(key, None, None, None, None, False, False) for key in (1, 2)]
+    merged = merge_changes.merged(spark.createDataFrame(changes, table.schema).drop(TRUNCATES), LATEST)
+    both = spark.createDataFrame([*changes, *tombstones], table.schema).drop(RETAINED)
+    counted = key_outcomes.count(both, merged, LATEST, kept=4)
+    assert (counted.keys, counted.inserted, counted.stale, counted.tombstones) == (1, 1, 1, 2)

@@ -271,6 +271,16 @@ def test_buckets_begin_at_the_width_before_and_after_1970():
     assert aggregate._spans({None, 0, 60, 600}, "minute") == [(0, 120_000_000), (600_000_000, 660_000_000)]
 
 
+def test_the_keys_of_a_bucket_are_those_of_its_stored_rows_and_of_no_other_bucket():
+    aggregator = object.__new__(aggregate.Aggregator)
+    aggregator._bucket, aggregator._write = Bucket("hour", "at", "hour"), Upsert(("id",))
+    noon = 1_772_366_400
+    hours = [noon, noon + 3_600, None, noon - 3_600]
+    rows = pa.table({"id": [1, 2, 3, 4], "hour": pa.array([hour and hour * 1_000_000 for hour in hours], TIME)})
+    assert list(aggregator._keys_in(rows, {noon, None})) == [(1,), (3,)]
+    assert list(aggregator._keys_in(rows, set())) == []
+
+
 # What became of the keys.
 
 A, B, OLD = {"a": True}, {"b": True}, {"old": False}
