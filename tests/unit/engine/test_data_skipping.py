@@ -61,6 +61,12 @@ def test_buckets_within_reach_are_all_that_a_margin_touches_and_a_missing_time_r
     assert within_reach([3_600], "hour", 3_601) == {-3_600, 0, 3_600, 7_200, 10_800}
 
 
+def test_a_margin_widens_a_condition_at_both_ends_by_whole_seconds():
+    assert condition("time", [60], "minute", margin_seconds=1.5) == (
+        "((`time` >= timestamp_seconds(58) AND `time` < timestamp_seconds(122)))"
+    )
+
+
 def test_a_batch_that_touches_nothing_reads_nothing():
     assert condition("time", [], "hour") == "false"
 

@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from include.engine.batch import quality
 from include.engine.batch.key_outcomes import KeyOutcomes
+from include.engine.batch.merge_changes import DELETED, TRUNCATES
 from include.engine.batch.quality import RowCounts
 from include.engine.fast_path import aggregate, append, data_file, known_keys, merge, replaced_files
 from include.engine.fast_path.data_file import DataFile
@@ -575,6 +576,30 @@ def test_what_is_retained_is_known_if_no_other_commit_came_in_between(monkeypatc
     known.append(added, METADATA)
     assert companion.appended == [(added, METADATA)]
     assert known._version is None
+
+
+def test_rows_of_an_earlier_try_are_those_of_the_flow_behind_the_last_batch_that_was_committed(home):
+    left = {"_flow": ["silver.t", "other"], "_generation": pa.array([2, 3], pa.int32()), "_batch": [7, 9]}
+    write_deltalake(str(settings().table_path("quarantine.t")), pa.table(left))
+
+    def holds_later(generation: int, batch: int) -> bool:
+        return append._holds_later("quarantine.t", "silver.t", (generation, batch))
+
+    assert [holds_later(1, 9), holds_later(2, 6), holds_later(2, 7), holds_later(3, 0)] == [True, True, False, False]
+
+
+def test_neither_a_delete_nor_a_truncate_is_late_unless_nothing_says_when_it_was():
+    write = Upsert(("id",), sequence_by="seq", truncates="op = 't'", watermark=Watermark("at", minutes=1))
+    rows = pa.table(
+        {
+            "seq": [1, 2, 3, None, 5],
+            DELETED: [False, True, False, False, None],
+            TRUNCATES: [False, False, True, True, None],
+        }
+    )
+    assert append._may_be_late(rows, write) == [True, False, False, True, False]
+    assert append._may_be_late(rows, replace(write, truncates=None)) == [True, False, True, True, False]
+    assert append._may_be_late(rows, Append()) == [True] * 5
 
 
 # How many rows went where.
