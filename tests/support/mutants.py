@@ -37,7 +37,10 @@ WITHOUT_SPARK = [
 ]
 WITH_SPARK = [
     *(f"tests/unit/engine/test_{name}.py" for name in ("batch", "merge_changes", "quality", "watermark")),
-    *(f"tests/streaming/{name}.py" for name in ("rows/test_merge_batch", "rows/test_retained", "test_fast_path")),
+    *(
+        f"tests/streaming/{name}.py"
+        for name in ("rows/test_merge_batch", "rows/test_retained", "test_fast_path", "test_compaction")
+    ),
 ]
 
 
