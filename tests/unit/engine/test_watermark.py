@@ -6,14 +6,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from include.delta.delta_log import DeltaLog
+from include.engine.batch import watermark
+from include.engine.batch.merge_changes import DELETED, TRUNCATES
+from include.engine.batch.watermark import EventTimes
 from include.engine.tables import commit
 from include.ledger.row_outcomes import Batch
 from include.rules import Expect
 from include.settings import settings
-from include.spec import Append, Delta, Table, Watermark
+from include.spec import Append, Delta, Table, Upsert, Watermark
 from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
 
@@ -183,3 +186,30 @@ def test_a_batch_that_is_tried_again_comes_out_the_same(table, batches, monkeypa
     for _ in range(2):
         batches.write_again(table, rows)
         assert (places(table.name), places(table.quarantine)) == ([0, 1, 2], [3])
+
+
+def test_rows_that_were_checked_before_keep_their_rules_and_get_those_of_the_watermark(spark, table):
+    times = EventTimes(newest=round(NOON.timestamp() * 1e6), latest=round(noon_plus(60).timestamp() * 1e6))
+    rows = [(noon_plus(-30), []), (noon_plus(-31), ["wild"]), (noon_plus(61), ["wild"]), (None, ["wild"])]
+
+    def rules_of(frame: DataFrame, checked: Table) -> list[list[str]]:
+        return [row["_rules"] for row in watermark.with_broken(frame, checked, times).collect()]
+
+    checked = spark.createDataFrame(rows, "time TIMESTAMP, _rules ARRAY<STRING>").coalesce(1)
+    assert rules_of(checked, table) == [[], ["wild", LATE], ["wild", AHEAD], ["wild"]]
+    without = replace(table, write=replace(table.write, watermark=None))
+    assert rules_of(checked, without) == [row[1] for row in rows]
+
+
+def test_a_delete_a_tombstone_and_a_truncate_are_never_late(spark, table):
+    write = Upsert(("view",), sequence_by="place", truncates="op = 't'", watermark=Watermark("time", minutes=30))
+    merged = replace(table, write=write)
+    # The sequence, and whether it deletes a key, or all keys.
+    changes = [(1, False, False), (1, True, False), (1, None, None), (1, False, True), (None, False, True)]
+    old = spark.createDataFrame(
+        [(NOON, *change, []) for change in changes],
+        f"time TIMESTAMP, place BIGINT, {DELETED} BOOLEAN, {TRUNCATES} BOOLEAN, _rules ARRAY<STRING>",
+    ).coalesce(1)
+    times = EventTimes(newest=round(noon_plus(60).timestamp() * 1e6), latest=None)
+    found = [row["_rules"] for row in watermark.with_broken(old, merged, times).collect()]
+    assert found == [[LATE], [], [], [], [LATE]]
