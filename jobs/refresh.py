@@ -28,7 +28,7 @@ def main() -> None:
     table = tables.table(arguments.table)
     name = arguments.run or f"by hand {datetime.now(UTC).isoformat(timespec='microseconds')}"
     logs.info(f"refresh of {table.name}, --run '{name}'")
-    refresh.run(name, [table] if table.is_view else tables.downstream_views(table.name), tables)
+    refresh.run(name, [table] if table.is_view else tables.downstream_views(table.name), tables, table.name)
 
 
 if __name__ == "__main__":

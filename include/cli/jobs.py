@@ -13,19 +13,19 @@ from sqlalchemy import Engine
 from include import catalog
 from include.cli.output import FlowName, Json, Limit, TableName, moment, show
 from include.control import vacuum_holds
-from include.control.jobs import all_kinds, stale_tables
+from include.control.jobs import all_kinds, stale_rows
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.job_id import JobKind
 from include.control.jobs.rewinds import Rewind
-from include.control.jobs.stale_tables import Stale
+from include.control.jobs.stale_rows import Stale
 from include.control.jobs.store import FAILED, PLANNED, StoredJob
 from include.control.jobs.windows import Window
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.errors import UsageError
 from include.maintenance import table_state
+from include.monitoring.stale_rows import stale_words
 from include.recovery import reset, rewind_plan
-from include.recovery.backfill import stale_words
 from include.recovery.reset import ResetPreview
 from include.settings import settings
 
@@ -35,11 +35,11 @@ Reader = Annotated[str, typer.Option("--name", metavar="WHO", help="The reader, 
 
 def show_jobs(
     table: OfTable = None,
-    kind: Annotated[str | None, typer.Option(help="Of this kind only: window, backfill, rewind.")] = None,
+    kind: Annotated[str | None, typer.Option(help=f"Of this kind only: {', '.join(JobKind)}.")] = None,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List windows, backfills and rewinds, newest first, and then the tables that are stale."""
+    """List the jobs of all kinds, newest first, and then the tables that are stale."""
     engine = database.connect(settings().control_url)
     listed = all_kinds.newest(engine, kind, table, limit)
     stale = _stale(engine, table) if kind in (None, JobKind.BACKFILL) else []
@@ -79,7 +79,7 @@ def _show_kind(kind: JobKind, table: str | None, limit: int, as_json: bool, noth
 
 
 def _stale(engine: Engine, table: str | None) -> list[Stale]:
-    return [mark for mark in stale_tables.list_all(engine) if table in (None, mark.table)]
+    return [mark for mark in stale_rows.stale_ranges(engine) if table in (None, mark.table)]
 
 
 def _with_range(entry: Backfill | Stale) -> dict[str, Any]:
@@ -116,7 +116,8 @@ def _lines(job: StoredJob) -> Iterator[str]:
 
 def _other_lines(job: StoredJob) -> Iterator[str]:
     state = "failed" if job.failure else "died" if job.is_abandoned and job.state != PLANNED else job.state
-    yield f"{job.number:>4}  {moment(job.planned_at)}  {state:<10}{job.table}  by {job.who}: {job.reason}"
+    reason = f": {job.reason}" if job.reason else ""
+    yield f"{job.number:>4}  {moment(job.planned_at)}  {state:<10}{job.table}  by {job.who}{reason}"
     if job.failure or job.message:
         yield f"      {job.failure or job.message}"
     yield from _stopped_line(job)

@@ -60,7 +60,10 @@ def _old_rows(now_seconds: float) -> Iterator[tuple[Table, Condition]]:
 
 
 def _old_jobs(before: Callable[[float], float]) -> Condition:
-    """The jobs that are over for long. What was planned and never begun is over, but a backfill is still due."""
+    """The jobs that are over for long. What was planned and never begun is over, but a backfill is still due.
+
+    What a refresh or a replay has left is known from its tables, and it holds no flow.
+    """
     is_window, is_planned = jobs.c.kind == JobKind.WINDOW, jobs.c.state == PLANNED
     skipped = (jobs.c.state == SKIPPED) & (jobs.c.planned_at < before(retention.ROUTINE_DAYS))
     old_window = is_window & jobs.c.state.not_in((ASKED, OPEN)) & (jobs.c.planned_at < before(retention.WINDOW_DAYS))
@@ -68,7 +71,8 @@ def _old_jobs(before: Callable[[float], float]) -> Condition:
     part = jobs.alias()
     is_unended_part = (part.c.kind == jobs.c.kind) & (part.c.root == jobs.c.root) & part.c.ended_at.is_(None)
     is_done = ~is_window & (jobs.c.ended_at < before(retention.JOB_DAYS)) & ~exists().where(is_unended_part)
-    is_dropped = is_planned & (jobs.c.kind != JobKind.BACKFILL) & (jobs.c.planned_at < before(retention.JOB_DAYS))
+    is_dropped = (is_planned & (jobs.c.kind != JobKind.BACKFILL)) | jobs.c.kind.in_((JobKind.REFRESH, JobKind.REPLAY))
+    is_dropped &= jobs.c.planned_at < before(retention.JOB_DAYS)
     return or_(skipped, old_window, is_done, is_dropped)
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, delete, func, select, update
 from include.control import audit, driver_rows, incidents, lease, orders, skips, vacuum_holds
 from include.control.alarms import AlarmKind
 from include.control.incidents import Acknowledgement
-from include.control.jobs import held_flows, outdated_rows
+from include.control.jobs import held_flows, stale_rows
 from include.control.skips import BatchToSkip
 from include.control.store import database
 from include.control.store.schema import audits, drivers, resets, runs, ticks
@@ -158,7 +158,7 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
         case Action.RELEASE:
             vacuum_holds.release(connection, flow, command.who, command.reason)
             return Result("VACUUM no longer waits for it, and it has to be rebuilt")
-        case Action.KEEP_OLD_ROWS if outdated_rows.keep_rows(connection, flow):
+        case Action.KEEP_OLD_ROWS if stale_rows.keep_rows(connection, flow):
             return Result("its older rows stay as they are")
         case Action.KEEP_OLD_ROWS:
             return _nothing("all its rows are of the definition that it has now")

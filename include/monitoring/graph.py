@@ -6,9 +6,8 @@ from typing import Any
 
 from include.catalog import Catalog
 from include.monitoring import lag as lags
-from include.monitoring import status
+from include.monitoring import stale_rows, status
 from include.monitoring.lag import Lag
-from include.recovery import backfill
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
@@ -68,7 +67,7 @@ def build_graph(tables: Catalog) -> Graph:
     origins = {edge.source: _kind(edge.source, tables) for edge in edges}
     nodes = [Node(name, kind) for name, kind in origins.items() if kind in ("topic", "folder")]
     nodes += [Node(name, "step") for name in tables.steps]
-    stale = {mark.table for mark in backfill.stale_or_nothing()}
+    stale = {mark.table for mark in stale_rows.marks()[0]}
     nodes += [_table(table, table.name in stale) for table in tables.tables.values()]
     return Graph(tuple(nodes), tuple(edges))
 

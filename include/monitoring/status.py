@@ -23,10 +23,9 @@ from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError
 from include.flows import refreshes
 from include.monitoring import lag as lags
-from include.monitoring import outdated_rows, trend
+from include.monitoring import stale_rows, trend
 from include.monitoring.lag import TIMEOUT_SECONDS, Lag, SourceSnapshot
 from include.monitoring.trend import Freshness, Trend
-from include.recovery import backfill
 from include.settings import settings
 from include.spec import Table
 
@@ -105,8 +104,8 @@ def statuses(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[
     states = _states(tables)
     flow_lags = lags.lags_of(flows, sources)
     fresh = trend.measure(tables, flow_lags)
-    stale, open_alarms = backfill.stale_or_nothing(), by_target()
-    older_rows, longer, samples = outdated_rows.by_table(tables), _longer_intervals(flows), _backlog_samples()
+    stale, open_alarms = stale_rows.by_table(tables), by_target()
+    longer, samples = _longer_intervals(flows), _backlog_samples()
     return [
         FlowStatus(
             flow.flow,
@@ -116,10 +115,7 @@ def statuses(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[
             trend.of(flow, flow_lags[flow.flow], sources, samples.get(flow.flow, ())),
             fresh[flow.name],
             _in_flight(flow.flow),
-            (
-                *(backfill.stale_words(mark) for mark in stale if mark.table == flow.name),
-                *older_rows.get(flow.name, ()),
-            ),
+            stale.get(flow.name, ()),
             open_alarms.get(flow.flow) or open_alarms.get(flow.name),
             tables.warnings.get(flow.name),
             longer.get(flow.flow),

@@ -1,10 +1,9 @@
 """Previews backfills and full refreshes, with the rows that a table would lose because its source no longer holds them.
 
-It also finds the commits that backfills made, and describes stale tables.
+It also finds the commits that backfills made.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 
@@ -12,13 +11,10 @@ import pyarrow.compute as pc
 
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files, landing_folder
-from include.control.jobs import stale_tables
 from include.control.jobs.backfills import Backfill
-from include.control.jobs.stale_tables import Stale
-from include.control.store import database
 from include.delta import stored_table
 from include.delta.delta_log import Commit, DeltaLog
-from include.errors import FlowBroken, SluiceError, UsageError
+from include.errors import FlowBroken, UsageError
 from include.flows import resume_position
 from include.flows.batches import BACKFILL
 from include.kafka import broker, cluster
@@ -197,17 +193,3 @@ def readers(tables: Catalog, table: str) -> list[Table]:
         if flow.origin.table == table and not flow.origin.changes
         if checkpoint_files.position_of(flow.flow)
     ]
-
-
-def stale_words(mark: Stale) -> str:
-    """Describes for people why a table is stale."""
-    since = f"{datetime.fromtimestamp(mark.since, UTC):%Y-%m-%d %H:%M}Z"
-    return f"{mark.table}: STALE since {since}: {mark.why}"
-
-
-def stale_or_nothing() -> list[Stale]:
-    """Returns the stale tables; nothing where the control database does not answer, which `status` reports."""
-    try:
-        return stale_tables.list_all(database.connect(settings().control_url))
-    except SluiceError:
-        return []

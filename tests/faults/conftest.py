@@ -17,7 +17,7 @@ from include.control.process import Holder
 from include.control.store import database
 from include.control.store.schema import losses
 from include.engine.jobs import refresh as engine_refresh
-from include.engine.jobs.refresh import RefreshRun
+from include.engine.jobs.refresh import RefreshJob, RefreshRun
 from include.engine.jobs.table_window import Window
 from include.engine.jobs.worker import Worker, leases
 from include.engine.stream.driver import jvm_pid
@@ -117,7 +117,8 @@ def refresh(spark, engine) -> Callable[..., None]:
             tables = Catalog({view.name: view for view in selected_views})
             host = Host(spark, engine, lease_renewer, "refresh")
             worker = Worker(engine, lease_renewer, host, spark, tables, lambda reason: os.abort())
-            engine_refresh.refresh_remaining(worker, RefreshRun.begin(run_name, list(selected_views)))
+            run = RefreshRun.begin(run_name, list(selected_views))
+            RefreshJob(engine, engine_refresh.begin(engine, run, selected_views[0].name), run).work(worker)
         finally:
             lease_renewer.stop()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from include.control.jobs import backfills, stale_tables, store
+from include.control.jobs import backfills, stale_rows, store
 from include.control.jobs.backfills import Backfill
 from include.delta.delta_log import DeltaLog
 from include.examples.events import events
@@ -167,4 +167,4 @@ def test_a_job_that_is_killed_is_ended_by_the_next_and_nothing_is_lost_or_double
             )
         chain.assert_all_arrives(tables)
         assert running_driver.error is None
-    assert [stale_table for stale_table in stale_tables.list_all(engine) if stale_table.table == gold.name] == []
+    assert [stale_table for stale_table in stale_rows.stale_ranges(engine) if stale_table.table == gold.name] == []

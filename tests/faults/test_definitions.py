@@ -11,7 +11,7 @@ from include.control.commands import Action
 from include.control.store import database
 from include.control.store.schema import audits
 from include.errors import FlowBroken, FlowFailed
-from include.monitoring import outdated_rows as outdated_words
+from include.monitoring import stale_rows
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Kafka, Upsert
 from tests.support.backfills import Backfills
@@ -22,7 +22,7 @@ from tests.support.topic import Topic
 
 def outdated_notices(table) -> tuple[str, ...]:
     """The notices of `status` about rows that an earlier definition wrote."""
-    return outdated_words.by_table(Catalog({table.name: table})).get(table.name, ())
+    return stale_rows.by_table(Catalog({table.name: table})).get(table.name, ())
 
 
 def owner(table) -> dict:

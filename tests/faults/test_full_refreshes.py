@@ -10,7 +10,7 @@ import pytest
 
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
-from include.control.jobs import backfills, stale_tables, store
+from include.control.jobs import backfills, stale_rows, store
 from include.control.jobs.backfills import Backfill
 from include.control.store import database
 from include.control.store.schema import leases
@@ -221,7 +221,7 @@ def test_a_full_refresh_whose_job_is_killed_is_ended_by_the_next_and_no_reader_e
         chain.assert_all_arrives(tables)
         assert running_driver.error is None
     assert [
-        stale_table for stale_table in stale_tables.list_all(engine) if stale_table.table in (silver.name, gold.name)
+        stale_table for stale_table in stale_rows.stale_ranges(engine) if stale_table.table in (silver.name, gold.name)
     ] == []
     assert not any(path.is_dir() for path in shadow_table.places(bronze))
 

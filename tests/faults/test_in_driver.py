@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from include import catalog
 from include.control import commands, lease
 from include.control.commands import Action, Command
-from include.control.jobs import all_kinds, backfills, job_id, stale_tables, store
+from include.control.jobs import all_kinds, backfills, job_id, stale_rows, store
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.queue import JobStatus
 from include.control.lease_renewer import LeaseRenewer
@@ -104,7 +104,7 @@ def test_a_driver_does_what_it_is_asked_for_one_after_the_other_while_its_stream
         )
         chain.assert_all_arrives(tables)
         assert running_driver.error is None
-    assert [stale_table for stale_table in stale_tables.list_all(engine) if stale_table.table == gold.name] == []
+    assert [stale_table for stale_table in stale_rows.stale_ranges(engine) if stale_table.table == gold.name] == []
 
 
 @only_in_full_runs

@@ -16,7 +16,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from include.catalog import Catalog
-from include.control.jobs import store
+from include.control.jobs import all_kinds, store
+from include.control.jobs.job_id import JobKind
 from include.control.jobs.windows import Window
 from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
@@ -194,7 +195,7 @@ def wait_for_path_of_job(path: Path, job: subprocess.Popen, log: Path) -> None:
 
 @only_in_full_runs
 @pytest.mark.parametrize("moment", ["behind the first", "within the first"])
-def test_a_job_that_is_killed_is_ended_by_the_next_each_view_in_one_commit(name, grow, tmp_path, moment: str):
+def test_a_job_that_is_killed_is_ended_by_the_next_each_view_in_one_commit(name, grow, tmp_path, engine, moment: str):
     first, second = views(name)
     grow(400)
     command = [sys.executable, "-m", "tests.support.jobs.refresh", name, "monday"]
@@ -215,6 +216,8 @@ def test_a_job_that_is_killed_is_ended_by_the_next_each_view_in_one_commit(name,
     size = 400 if first_is_stored else 500
     for view in (first, second):
         assert (len(rows_of(view.name)), has_all_rows(rows_of(view.name))) == (size, True)
+        [job] = all_kinds.newest(engine, JobKind.REFRESH, view.name)
+        assert (job.state, job.who, job.parameters) == ("done", "monday", {"views": [first.name, second.name]})
 
 
 def test_rules_of_a_view_drop_warn_and_fail(name, grow, refresh):
@@ -294,7 +297,12 @@ def test_a_view_of_what_is_not_stored_and_one_that_cannot_be_computed_leave_all_
         refresh("monday", replace(first, transform="SELECT nothing FROM source"), second)
     assert store.newest(engine, Window, first.name)[0].state == "failed"
     assert not settings().is_stored(first.name)
+    [failed] = all_kinds.newest(engine, JobKind.REFRESH, second.name)
+    assert (failed.ended_at, "nothing" in (failed.failure or "")) == (None, True)
     refresh("monday", first, second)
+    [job] = all_kinds.newest(engine, JobKind.REFRESH, second.name)
+    done = "; ".join(f"{view.name}: replaced: 8 rows, 0 dropped" for view in (first, second))
+    assert (job.id, job.state, job.failure, job.message) == (failed.id, "done", None, done)
     assert store.newest(engine, Window, first.name)[0].state == "done"
 
 

@@ -13,8 +13,8 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.process import Holder
 from include.control.store import database
 from include.engine.jobs import replay as engine_replay
-from include.engine.jobs.table_window import Window
-from include.engine.jobs.worker import leases
+from include.engine.jobs.replay import ReplayJob
+from include.engine.jobs.worker import Worker
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.settings import settings
@@ -63,25 +63,20 @@ def stored(spark: SparkSession) -> Callable[[str], DataFrame]:
 
 @pytest.fixture
 def replay(spark: SparkSession) -> Callable[..., windows.Window]:
-    """Replays a quarantine in this process: `replay(table, "a rule")` returns the window's entry in the calendar."""
+    """Replays a quarantine as `jobs/backfill.py` does: `replay(table, "a rule")` returns the window."""
     engine = database.connect(settings().control_url)
 
     def run_replay(table: Table, *rules: str) -> windows.Window:
-        number = windows.plan(engine, table.name, "a test", "replay quarantine", is_worth_it=True)
         lease_renewer = LeaseRenewer(
-            engine, Holder.here(f"maintain {table.name}", jvm_pid()), 60, lambda reason: os.abort()
+            engine, Holder.here(f"replay {table.name}", jvm_pid()), 60, lambda reason: os.abort()
         )
-        lease_renewer.take(leases(table))
         lease_renewer.start()
         try:
-            host = Host(spark, engine, lease_renewer, "maintain")
-            replay_window = Window(engine, lease_renewer, host, spark, table, Catalog({table.name: table}), number)
-            with replay_window.open(lambda reason: os.abort()) as open_window:
-                engine_replay.replay(open_window, list(rules))
+            host, tables = Host(spark, engine, lease_renewer, "replay"), Catalog({table.name: table})
+            worker = Worker(engine, lease_renewer, host, spark, tables, lambda reason: os.abort())
+            ReplayJob(engine, engine_replay.begin(engine, table, list(rules))).work(worker)
         finally:
             lease_renewer.stop()
-        calendar_entry = store.get(engine, windows.Window, number)
-        assert calendar_entry
-        return calendar_entry
+        return store.newest(engine, windows.Window, table.name)[0]
 
     return run_replay

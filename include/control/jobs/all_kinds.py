@@ -6,7 +6,7 @@ from sqlalchemy import Connection, Engine, Row, select
 
 from include.control.jobs import queue, store
 from include.control.jobs.backfills import Backfill
-from include.control.jobs.job_id import JobId
+from include.control.jobs.job_id import JobId, JobKind
 from include.control.jobs.queue import JobStatus, is_job
 from include.control.jobs.rewinds import Rewind
 from include.control.jobs.store import FAILED, GIVEN_UP, StoredJob
@@ -16,7 +16,7 @@ from include.control.store.job_schema import jobs
 from include.errors import UsageError
 
 # Jobs of other kinds have nothing of their own here.
-OF_KIND: dict[str, type[StoredJob]] = {kind.KIND: kind for kind in (Window, Backfill, Rewind)}
+_OF_KIND: dict[str, type[StoredJob]] = {kind.KIND: kind for kind in (Window, Backfill, Rewind)}
 
 
 def newest(engine: Engine, kind: str | None = None, table: str | None = None, limit: int = 50) -> list[StoredJob]:
@@ -25,8 +25,8 @@ def newest(engine: Engine, kind: str | None = None, table: str | None = None, li
     Raises UsageError for a kind of which nothing is known here, and no job is stored, and Unreachable.
     """
     with database.reading(engine) as connection:
-        others = select(jobs.c.kind).where(jobs.c.kind.not_in(OF_KIND)).distinct().order_by(jobs.c.kind)
-        kinds = [*map(str, OF_KIND), *connection.execute(others).scalars()]
+        others = select(jobs.c.kind).where(jobs.c.kind.not_in(JobKind)).distinct().order_by(jobs.c.kind)
+        kinds = [*map(str, JobKind), *connection.execute(others).scalars()]
         if kind and kind not in kinds:
             raise UsageError(f"--kind: {kind!r} is not one of {', '.join(map(repr, kinds))}: name one of these")
         # One query of each kind: windows outnumber all others.
@@ -65,4 +65,4 @@ def status(engine: Engine, job: JobId) -> JobStatus:
 
 
 def _of(connection: Connection, row: Row[Any]) -> StoredJob:
-    return OF_KIND.get(row.kind, StoredJob).of(connection, row)
+    return _OF_KIND.get(row.kind, StoredJob).of(connection, row)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from sqlalchemy import ColumnElement, Connection, Engine, select, update
 
 from include.control import audit, lease, resets
-from include.control.jobs import held_flows, job_id, outdated_rows, queue, stale_tables, store
+from include.control.jobs import held_flows, job_id, queue, stale_rows, store
 from include.control.jobs.job_id import JobKind
 from include.control.jobs.store import DONE, GIVEN_UP, PLANNED, StoredJob
 from include.control.resets import Reset
@@ -19,8 +19,6 @@ from include.errors import FlowFailed, UsageError
 from include.project.ranges import Slice, from_stored_texts
 from include.spec import table_of
 
-# The requester outside Airflow. A repeated command is a new request there, not the retry of a run.
-BY_HAND = "by hand"
 COMPUTING, WAITING, DRAINING, REPLACING = "computing", "waiting", "draining", "replacing"
 _UNFINISHED = jobs.c.ended_at.is_(None)
 
@@ -141,8 +139,7 @@ def finish(
         for flow in store.end(connection, backfill, DONE, message, outcome=outcome):
             if table_of(flow) != backfill.table:
                 resets.request(connection, Reset(flow, accepts_loss=False, who=backfill.who, reason=reason))
-        stale_tables.unmark_range(connection, backfill.table, backfill.range)
-        outdated_rows.unmark_range(connection, backfill.table, backfill.range, definitions, backfill.planned_at)
+        stale_rows.unmark_range(connection, backfill.table, backfill.range, definitions, backfill.planned_at)
         _close_covered(connection, backfill)
         audit.record(connection, backfill.who, "backfill", backfill.table, str(backfill.range), message)
         for follower in followers:
@@ -152,19 +149,19 @@ def finish(
 def give_up(connection: Connection, backfill: Backfill, message: str) -> None:
     """Give up a backfill that has replaced nothing. Its table becomes STALE if it was to follow another table."""
     store.end(connection, backfill, GIVEN_UP, message)
-    stale_tables.mark_given_up(connection, backfill.table, backfill.root)
+    stale_rows.mark_given_up(connection, backfill.table, backfill.root)
     result = f"{GIVEN_UP}: {message}"
     audit.record(connection, backfill.who, "backfill", backfill.table, str(backfill.range), result)
 
 
 def require_not_given_up(engine: Engine, table: str, range_: Slice, requester: str) -> None:
     """Raises UsageError if the same run's backfill of this range was given up: a retry must not begin it again."""
-    if requester == BY_HAND:
+    if requester == store.BY_HAND:
         return
     with database.reading(engine) as connection:
         given_up = _of(connection, table, range_, jobs.c.who == requester, jobs.c.state == GIVEN_UP)
     if given_up:
-        raise UsageError(f"{table} {range_}: {given_up[0].id} of run '{requester}' was given up: trigger another run")
+        raise UsageError(store.given_up_words(f"{table} {range_}", given_up[0].id, requester))
 
 
 def close_planned_after(connection: Connection, table: str, since: float, reason: str) -> None:
@@ -180,9 +177,9 @@ def _mark_follower(connection: Connection, backfill: Backfill, follower: Followe
         is_same = (jobs.c.root == backfill.root) & (jobs.c.target == follower.table) & _UNFINISHED
         if not store.select_jobs(connection, Backfill, is_same):
             _insert(connection, follower.table, follower.range, backfill.who, backfill.root)
-        stale_tables.mark(connection, follower.table, follower.range, cause, follows=backfill.root)
+        stale_rows.mark_stale(connection, follower.table, follower.range, cause, follows=backfill.root)
     else:
-        stale_tables.mark(connection, follower.table, backfill.range, f"{cause}: {follower.range}")
+        stale_rows.mark_stale(connection, follower.table, backfill.range, f"{cause}: {follower.range}")
 
 
 def _close_covered(connection: Connection, backfill: Backfill) -> None:

@@ -17,6 +17,8 @@ class JobKind(StrEnum):
     WINDOW = "window"
     BACKFILL = "backfill"
     REWIND = "rewind"
+    REFRESH = "refresh"
+    REPLAY = "replay"
 
 
 @dataclass(frozen=True)

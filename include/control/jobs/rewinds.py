@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine
 
 from include import logs
 from include.control import audit, resets
-from include.control.jobs import backfills, held_flows, stale_tables, store
+from include.control.jobs import backfills, held_flows, stale_rows, store
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.job_id import JobKind
 from include.control.jobs.store import DONE, GIVEN_UP, PLANNED, StoredJob
@@ -190,7 +190,7 @@ def give_up(engine: Engine, rewind: Rewind, message: str, remains: PartialRewind
             return
         _undo(connection, rewind, remains.put_back)
         for table, reason in remains.stale.items():
-            stale_tables.mark(connection, table, Slice(), reason)
+            stale_rows.mark_stale(connection, table, Slice(), reason)
         for flow in remains.renewed:
             reset = Reset(flow, accepts_loss=False, who=rewind.who, reason=f"behind rewind {rewind.number}")
             resets.request(connection, reset)
@@ -207,7 +207,7 @@ def _undo(connection: Connection, rewind: Rewind, tables: Iterable[str]) -> None
     """Remove what followed from the undone rows of these tables: STALE marks and unfinished backfills since then."""
     for table in tables:
         restored_at = rewind.cut[table].at
-        stale_tables.unmark_since(connection, table, restored_at)
+        stale_rows.unmark_since(connection, table, restored_at)
         backfills.close_planned_after(
             connection, table, restored_at, f"rewind {rewind.number} has undone what it followed"
         )

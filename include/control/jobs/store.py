@@ -1,7 +1,8 @@
 """The stored jobs of all kinds: each has one row, from which the next try completes the job of a process that died."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -15,10 +16,12 @@ from include.control.jobs.job_id import JobId, JobKind
 from include.control.jobs.queue import is_job
 from include.control.store import database
 from include.control.store.job_schema import jobs
-from include.errors import UsageError
+from include.errors import SluiceError, UsageError
 
 # The states that all kinds know. A kind has others between the first and the last one.
 PLANNED, SKIPPED, DONE, FAILED, GIVEN_UP = "planned", "skipped", "done", "failed", "given up"
+# The requester outside Airflow. A repeated command is a new request there, not the retry of a run.
+BY_HAND = "by hand"
 Kind = TypeVar("Kind", bound="StoredJob")
 
 
@@ -120,6 +123,36 @@ def plan(engine: Engine, kind: type[Kind], table: str, requester: str, **values:
         return read(connection, kind, insert_job(connection, kind.KIND, table, requester, **values))
 
 
+def begin(
+    engine: Engine, kind: str, table: str, requester: str, *conditions: ColumnElement[bool], **values: Any
+) -> JobId:
+    """Store a new job, or return the unfinished one of the same request, whose process died or failed.
+
+    conditions: of the same request, besides its kind, table and requester. values: as for `insert_job`.
+    Raises UsageError if this run's job was given up: a retry must not begin it again. Raises Unreachable.
+    """
+    with database.transaction(engine) as connection:
+        is_same = [jobs.c.kind == kind, jobs.c.target == table, jobs.c.who == requester, *conditions]
+        if unfinished := of_all_kinds(connection, *is_same, jobs.c.ended_at.is_(None)):
+            return unfinished[0].id
+        given_up = select(jobs.c.number).where(*is_same, jobs.c.state == GIVEN_UP)
+        if requester != BY_HAND and (number := connection.execute(given_up).scalar()):
+            raise UsageError(given_up_words(table, JobId(kind, number), requester))
+        return JobId(kind, insert_job(connection, kind, table, requester, **values))
+
+
+def unfinished(engine: Engine, kind: str, table: str, requester: str) -> list[StoredJob]:
+    """The unfinished jobs of one request. Raises Unreachable."""
+    with database.reading(engine) as connection:
+        is_same = (jobs.c.kind == kind) & (jobs.c.target == table) & (jobs.c.who == requester)
+        return of_all_kinds(connection, is_same, jobs.c.ended_at.is_(None))
+
+
+def given_up_words(what: str, job: JobId, requester: str) -> str:
+    """Why a retry of a run does not begin its job again. what: the table, with its range."""
+    return f"{what}: {job} of run '{requester}' was given up: trigger another run"
+
+
 def update_job(connection: Connection, job: JobId, **values: Any) -> None:
     """Change columns of a job's row."""
     connection.execute(update(jobs).where(is_job(job)).values(values))
@@ -149,6 +182,12 @@ def end(
     return flows
 
 
+def finish(engine: Engine, job: StoredJob, message: str) -> None:
+    """Store that nothing of a job is left. message: what it did, in words. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        end(connection, job, DONE, message)
+
+
 def give_up(engine: Engine, job: StoredJob, message: str) -> None:
     """Store that a job is given up, and restore what was wanted of its flows. Raises Unreachable."""
     with database.transaction(engine) as connection:
@@ -166,6 +205,17 @@ def record_failure(engine: Engine, job: StoredJob, failure: str, resumes_flows: 
             held_flows.resume(connection, job.id, job.who)
         update_job(connection, job.id, failure=failure)
         events.record(connection, job.id, Event.TRY_FAILED, details=failure)
+
+
+@contextmanager
+def failure_recorded(engine: Engine, job: StoredJob) -> Iterator[None]:
+    """Stores why a try failed. Raises what the block raises."""
+    try:
+        yield
+    except SluiceError as error:
+        with suppress(SluiceError):
+            record_failure(engine, job, str(error))
+        raise
 
 
 def fail_request(engine: Engine, job: JobId, failure: str) -> None:

@@ -15,9 +15,11 @@ from include.errors import UsageError
 
 # The version of databases that do not store one.
 FIRST_VERSION = 1
-# Tables of earlier versions, whose rows are in `job` and `job_event` now.
-MOVED = ("maintenance_window", "window_request", "backfill", "backfill_request", "rewind", "approval")
+# Tables of earlier versions, whose rows are in `job`, `job_event` and `stale` now.
+JOBS = ("maintenance_window", "window_request", "backfill", "backfill_request", "rewind", "approval")
+MOVED = (*JOBS, "outdated")
 _JOB = "kind, number, root, target, state, who, reason, message, planned_at, state_at, ended_at"
+_OUTDATED = "target, flow, generation, batch, begins, ends, since, definition, without_time"
 # For each version from 1 on, the statements that lead to the next, in SQL common to SQLite and PostgreSQL.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("ALTER TABLE outdated ADD COLUMN definition VARCHAR", "ALTER TABLE outdated ADD COLUMN without_time BOOLEAN"),
@@ -73,7 +75,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
                 ("backfill", "backfill_request", "root"),
             )
         ),
-        *(f"DELETE FROM {table}" for table in MOVED),
+        *(f"DELETE FROM {table}" for table in JOBS),
+    ),
+    (
+        # A process of the previous build marks rows by no other cause than the default.
+        "ALTER TABLE stale ADD COLUMN cause VARCHAR DEFAULT 'source'",
+        "ALTER TABLE stale ADD COLUMN flow VARCHAR",
+        "ALTER TABLE stale ADD COLUMN generation INTEGER",
+        "ALTER TABLE stale ADD COLUMN batch BIGINT",
+        "ALTER TABLE stale ADD COLUMN definition VARCHAR",
+        "ALTER TABLE stale ADD COLUMN without_time BOOLEAN",
+        f"INSERT INTO stale (cause, why, {_OUTDATED})"
+        f" SELECT 'definition', '', {_OUTDATED} FROM outdated ORDER BY number",
+        "DELETE FROM outdated",
     ),
 )
 

@@ -10,10 +10,13 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from sqlalchemy import Engine
 
 from include import logs
 from include.catalog import Catalog
-from include.control.jobs import stale_tables
+from include.control.jobs import stale_rows, store
+from include.control.jobs.job import Job
+from include.control.jobs.job_id import JobId, JobKind
 from include.control.store import database
 from include.delta import stored_table, versions
 from include.engine import struct_type
@@ -50,11 +53,13 @@ class RefreshRun:
         """Pins the versions to read, or takes them from the commits of an earlier try. Raises Unreachable if a table is
         not stored.
         """
-        pinned = [refreshed.run_reads for view in views if (refreshed := refreshes.in_run(view.name, name))]
         followed = {source.table for view in views for source in _sources(view).values() if not source.is_pinned}
         upstream = followed - {view.name for view in views}
-        newest = {table: _newest(table) for table in sorted(upstream)}
-        return cls(name, tuple(views), newest | (pinned[0] if pinned else {}))
+        reads = {table: _newest(table) for table in sorted(upstream)}
+        for view in views:
+            if refreshed := refreshes.in_run(view.name, name):
+                reads |= refreshed.run_reads
+        return cls(name, tuple(views), reads)
 
     @property
     def left(self) -> list[Table]:
@@ -70,14 +75,42 @@ class RefreshRun:
         return refreshed.commit.version
 
 
-def run(name: str, views: list[Table], tables: Catalog) -> None:
-    """Refreshes those of `views`, in graph order, that the run `name` has not refreshed yet.
+def run(name: str, views: list[Table], tables: Catalog, table: str = "") -> None:
+    """Refreshes those of `views`, in graph order, that the run `name` has not refreshed yet. table: that was named, or
+    else the first view.
 
-    Prints and skips a view whose source is not stored yet, or that waits for a first load. Raises LeaseHeld if a view
-    has another window, Unreachable, and FlowFailed if a view cannot be computed. Raises FlowBroken if another run has
-    refreshed one from newer versions.
+    Skips a view whose source is not stored yet, or that waits for a first load, and logs that. Raises LeaseHeld if a
+    view has another window, Unreachable, and FlowFailed if a view cannot be computed. Raises FlowBroken if another run
+    has refreshed one from newer versions.
     """
     engine = database.connect(settings().control_url)
+    refresh_run = _prepared(engine, name, views, tables)
+    target = table or views[0].name
+    for view in refresh_run.views:
+        if view not in refresh_run.left:
+            logs.info(f"nothing done, run '{name}' has refreshed it", view.name)
+    if not refresh_run.left:
+        # An earlier try may have died before it stored that.
+        for unfinished in store.unfinished(engine, JobKind.REFRESH, target, name):
+            store.finish(engine, unfinished, unfinished.message)
+        return
+    job = begin(engine, refresh_run, target)
+    with open_worker(engine, tables, f"refresh {name}", list(refresh_run.reads)) as worker:
+        RefreshJob(engine, job, refresh_run).work(worker)
+
+
+def begin(engine: Engine, run: RefreshRun, table: str) -> JobId:
+    """Stores the refresh of all views of a run, or finds that of an earlier try. table: that was named.
+
+    Raises UsageError if it was given up, and Unreachable.
+    """
+    names = [view.name for view in run.views]
+    reason = "" if names == [table] else f"of {', '.join(names)}"
+    return store.begin(engine, JobKind.REFRESH, table, run.name, reason=reason, parameters={"views": names})
+
+
+def _prepared(engine: Engine, name: str, views: list[Table], tables: Catalog) -> RefreshRun:
+    """Returns the run of those views that can be refreshed. Logs why others cannot."""
     missing_sources = refreshes.missing_sources(views)
     awaited = {
         view.name: "" if view.name in missing_sources else first_load.awaited_by_view(engine, tables, view)
@@ -93,32 +126,58 @@ def run(name: str, views: list[Table], tables: Catalog) -> None:
         if awaited[view.name]:
             logs.warning(refreshes.not_loaded_words(view, awaited[view.name]))
     ready = [view for view in views if not awaited[view.name] and view.name not in missing_sources]
-    refresh_run = RefreshRun.begin(name, ready)
-    for view in refresh_run.views:
-        if view not in refresh_run.left:
-            logs.info(f"nothing done, run '{name}' has refreshed it", view.name)
-    if not refresh_run.left:
-        return
-    with open_worker(engine, tables, f"refresh {name}", list(refresh_run.reads)) as worker:
-        refresh_remaining(worker, refresh_run)
+    return RefreshRun.begin(name, ready)
+
+
+class RefreshJob(Job[Worker, Table]):
+    """The refresh of views; who asked for it names its run. Each view is a stage. refresh_run: None in a driver."""
+
+    KIND, SCRIPT = JobKind.REFRESH, "jobs/refresh.py"
+
+    def __init__(self, engine: Engine, id_: JobId, refresh_run: RefreshRun | None = None) -> None:
+        super().__init__(engine, id_)
+        self._refresh_run = refresh_run
+        self._results: list[str] = []
+
+    def plan(self, worker: Worker) -> list[Table]:
+        job = self.stored()
+        if job.ended_at is not None:
+            return []
+        if self._refresh_run is None:
+            views = [worker.tables.table(view) for view in job.parameters["views"]]
+            self._refresh_run = _prepared(self.engine, job.who, views, worker.tables)
+        if not self._refresh_run.left:
+            store.finish(self.engine, job, "; ".join(self._results) or job.message)
+        return self._refresh_run.left
+
+    def run(self, worker: Worker, stage: Table) -> None:
+        assert self._refresh_run, "it was planned"
+        with store.failure_recorded(self.engine, self.stored()):
+            store.enter(self.engine, self.stored(), "refreshing", stage.name)
+            self._results.append(f"{stage.name}: {refresh_view(worker, self._refresh_run, stage)}")
 
 
 def refresh_remaining(worker: Worker, run: RefreshRun) -> None:
-    """Refreshes the remaining views of the run, each in its own window. Raises as `run`."""
+    """Refreshes the remaining views of the run. Raises as `run`."""
     for view in run.left:
-        with worker.open_window(view, run.name, STEP, wait_seconds=0) as open_window:
-            _refresh(open_window, run)
-            with database.transaction(worker.engine) as connection:
-                stale_tables.unmark_range(connection, view.name, Slice())
+        refresh_view(worker, run, view)
 
 
-def _refresh(open_window: Window, run: RefreshRun) -> None:
+def refresh_view(worker: Worker, run: RefreshRun, view: Table) -> str:
+    """Refreshes one view of the run in its own window. Returns in words what was done. Raises as `run`."""
+    with worker.open_window(view, run.name, STEP, wait_seconds=0) as open_window:
+        result = _refresh(open_window, run)
+        with database.transaction(worker.engine) as connection:
+            stale_rows.unmark_range(connection, view.name, Slice(), {}, database.now(connection))
+    return result
+
+
+def _refresh(open_window: Window, run: RefreshRun) -> str:
     view = open_window.table
     if settings().is_stored(view.name):
         commit.require_own(view)
     if refreshes.in_run(view.name, run.name):
-        # Another job of the same run has refreshed it before this one opened the window.
-        return
+        return "another job of the same run has refreshed it before this one opened the window"
     sources = _sources(view)
     versions = {source.table: run.version(source.table) for source in sources.values() if not source.is_pinned}
     refreshes.require_newest(view.name, run.name, versions)
@@ -143,17 +202,19 @@ def _refresh(open_window: Window, run: RefreshRun) -> None:
             change.write(view, rows, counts.kept)
     finally:
         checked_rows.unpersist()
-    _log_result(view, change, counts, empty_tables)
+    return _log_result(view, change, counts, empty_tables)
 
 
-def _log_result(view: Table, change: Change, counts: RowCounts, empty_tables: list[str]) -> None:
+def _log_result(view: Table, change: Change, counts: RowCounts, empty_tables: list[str]) -> str:
     done = "replaced" if change.base is None else "added"
-    logs.info(f"{done}: {counts.kept:,} rows, {counts.dropped:,} dropped", view.name)
+    result = f"{done}: {counts.kept:,} rows, {counts.dropped:,} dropped"
+    logs.info(result, view.name)
     if change.method.recomputed:
         logs.info(f"all rows were recomputed: {change.method.recomputed}", view.name)
     if empty_tables:
         words = f"{' and '.join(empty_tables)} held no rows yet; {refreshes.next_refresh_words(view)}"
         logs.warning(words, view.name)
+    return result
 
 
 def _metadata(

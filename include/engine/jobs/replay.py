@@ -5,6 +5,7 @@ under that number as `txnVersion`, which Delta accepts once; deletes the marked 
 commit, the next one makes the third. If it dies earlier, the next one starts again with the same number.
 """
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -14,16 +15,21 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+from sqlalchemy import Engine
 
 from include import logs
 from include.catalog import Catalog
+from include.control.jobs import store
+from include.control.jobs.job import Job
+from include.control.jobs.job_id import JobId, JobKind
 from include.control.store import database
+from include.control.store.job_schema import jobs
 from include.delta import stored_table
 from include.engine import sql_text, struct_type
 from include.engine.batch import deduplicate, merge_batch, poison, quality, storable, transform
 from include.engine.batch.merge_changes import DELETED
 from include.engine.jobs.table_window import Window
-from include.engine.jobs.worker import open_worker
+from include.engine.jobs.worker import Worker, open_worker
 from include.engine.session import open_session
 from include.engine.tables import commit, create_table
 from include.engine.tables.commit import read_table
@@ -141,12 +147,35 @@ def run(table: Table, tables: Catalog, rules: list[str], dry_run: bool) -> None:
         print("\n".join(_count_outcome(checked_rows).lines(table)), flush=True)
         return
     engine = database.connect(settings().control_url)
-    reason = f"{STEP}: {', '.join(rules) or 'all rules'}"
-    with (
-        open_worker(engine, tables, f"replay {table.name}", [table.name, table.quarantine]) as worker,
-        worker.open_window(table, "by hand", reason, wait_seconds=0) as open_window,
-    ):
-        replay(open_window, rules)
+    job = begin(engine, table, rules)
+    with open_worker(engine, tables, f"replay {table.name}", [table.name, table.quarantine]) as worker:
+        ReplayJob(engine, job).work(worker)
+
+
+def begin(engine: Engine, table: Table, rules: list[str]) -> JobId:
+    """Stores the replay, or finds an equal one whose process died or failed. Raises Unreachable."""
+    parameters, reason = {"rules": rules}, ", ".join(rules) or "all rules"
+    is_same = jobs.c.parameters == json.dumps(parameters)
+    return store.begin(engine, JobKind.REPLAY, table.name, store.BY_HAND, is_same, reason=reason, parameters=parameters)
+
+
+class ReplayJob(Job[Worker, Table]):
+    """The replay of a quarantine. Its one stage repeats what an earlier try has done, as far as that is needed."""
+
+    KIND, SCRIPT = JobKind.REPLAY, "jobs/backfill.py --replay-quarantine"
+
+    def plan(self, worker: Worker) -> list[Table]:
+        job = self.stored()
+        return [worker.tables.table(job.table)] if job.ended_at is None else []
+
+    def run(self, worker: Worker, stage: Table) -> None:
+        job = self.stored()
+        with store.failure_recorded(self.engine, job):
+            _require_quarantine(stage)
+            store.enter(self.engine, job, "replaying", stage.quarantine)
+            with worker.open_window(stage, job.who, f"{STEP}: {job.reason}", wait_seconds=0) as open_window:
+                result = replay(open_window, job.parameters["rules"])
+            store.finish(self.engine, job, result)
 
 
 def _require_quarantine(table: Table) -> None:
@@ -165,8 +194,8 @@ def _require_quarantine(table: Table) -> None:
         )
 
 
-def replay(open_window: Window, rules: list[str]) -> None:
-    """Replays the rows, inside the window."""
+def replay(open_window: Window, rules: list[str]) -> str:
+    """Replays the rows, inside the window. Returns in words what was done."""
     spark, table = open_window.spark, open_window.table
     metadata = open_window.begin(STEP, table.name)
     create_table.create(spark, table)
@@ -177,12 +206,14 @@ def replay(open_window: Window, rules: list[str]) -> None:
     try:
         outcome = _count_outcome(checked_rows)
         print("\n".join(outcome.lines(table)), flush=True)
-        if outcome.good:
-            marked = metadata if before is None else {**metadata, RETRIED: {"rows_before": before}}
-            _mark(spark, checked_rows, table, last_number + 1, marked)
-            count = _put_back(spark, table, last_number + 1, metadata)
-            known = outcome.good - count
-            logs.info(f"{count:,} rows moved, {known:,} of the good ones were there already", table.name)
+        if not outcome.good:
+            return "no row is good by today's rules"
+        marked = metadata if before is None else {**metadata, RETRIED: {"rows_before": before}}
+        _mark(spark, checked_rows, table, last_number + 1, marked)
+        count = _put_back(spark, table, last_number + 1, metadata)
+        result = f"{count:,} rows moved, {outcome.good - count:,} of the good ones were there already"
+        logs.info(result, table.name)
+        return result
     finally:
         checked_rows.unpersist()
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from include import logs
 from include.catalog import Catalog
 from include.control import resets
-from include.control.jobs import job_id, rewinds, stale_tables, store
+from include.control.jobs import job_id, rewinds, stale_rows, store
 from include.control.jobs.job import Job
 from include.control.jobs.job_id import JobKind
 from include.control.jobs.rewinds import Rewind
@@ -208,7 +208,7 @@ def _refresh(worker: Worker, rewind: Rewind) -> None:
         reason = f"{rewind.table} was restored to {rewind.moment}, and this view was not refreshed behind that: {error}"
         with database.transaction(worker.engine) as connection:
             for name in rewind.views:
-                stale_tables.mark(connection, name, Slice(), reason)
+                stale_rows.mark_stale(connection, name, Slice(), reason)
 
 
 def _difference(tables: list[Table]) -> LedgerMismatch | None:

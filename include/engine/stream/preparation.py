@@ -12,7 +12,7 @@ from include import catalog, logs
 from include.checkpoints import checkpoint_files
 from include.control import audit, resets, skips, vacuum_holds
 from include.control.definitions import INVALID_DEFINITION
-from include.control.jobs import outdated_rows, rewinds
+from include.control.jobs import rewinds, stale_rows
 from include.control.lease_renewer import LeaseRenewer
 from include.control.lock import LockRequest
 from include.control.store import database
@@ -25,7 +25,7 @@ from include.engine.tables import create_table
 from include.errors import DeclarationError, FlowFailed, Unreachable
 from include.flows import resume_position
 from include.flows.batches import BACKFILL
-from include.monitoring.outdated_rows import range_of
+from include.monitoring.stale_rows import range_of
 from include.project.ranges import Slice, from_stored_texts
 from include.settings import settings
 from include.spec import Table
@@ -47,13 +47,13 @@ def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoin
     place = (table.flow, flow_checkpoint.generation, flow_checkpoint.deployed_from)
     with database.transaction(engine) as connection:
         audit.record(connection, f"driver {driver}", "deploy", table.flow, "its definition is new", result)
-        outdated_rows.unmark_undone(connection, table.flow, flow_checkpoint.last_commit)
+        stale_rows.unmark_undone(connection, table.flow, flow_checkpoint.last_commit)
         if is_outdated:
-            outdated_rows.mark(connection, *place, range_, definition)
+            stale_rows.mark_outdated(connection, *place, range_, definition)
         if is_outdated and has_rows_without_time:
-            outdated_rows.mark(connection, *place, Slice(), definition, without_time=True)
+            stale_rows.mark_outdated(connection, *place, Slice(), definition, without_time=True)
         for part in recomputed:
-            outdated_rows.unmark_range(connection, table.name, part, {table.flow: definition}, asked_at=0)
+            stale_rows.unmark_outdated(connection, table.name, part, {table.flow: definition}, asked_at=0)
 
 
 def _recomputed(table: Table, definition: str) -> list[Slice]:

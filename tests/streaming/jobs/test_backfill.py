@@ -9,7 +9,7 @@ import pytest
 from include.checkpoints import checkpoint_files
 from include.checkpoints.offset_ranges import delta_position
 from include.control import orders
-from include.control.jobs import stale_tables, store
+from include.control.jobs import stale_rows, store
 from include.control.jobs.backfills import Backfill
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
@@ -101,7 +101,7 @@ def backfill_metadata(table: Table) -> dict:
 
 
 def is_stale(table: Table) -> bool:
-    return any(entry.table == table.name for entry in stale_tables.list_all(database.connect(settings().control_url)))
+    return any(entry.table == table.name for entry in stale_rows.stale_ranges(database.connect(settings().control_url)))
 
 
 def desired_state(flow: Table) -> str:
@@ -459,7 +459,7 @@ def test_tables_below_that_cannot_follow_are_stale_and_their_flows_go_on(silver,
     engine = database.connect(settings().control_url)
     [stale_entry] = [
         entry
-        for entry in stale_tables.list_all(engine)
+        for entry in stale_rows.stale_ranges(engine)
         if entry.table in (copy.name, copy_of_copy.name, copy_with_time.name)
     ]
     assert stale_entry.table == copy.name

@@ -11,13 +11,13 @@ from pyspark.sql import functions as F
 
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
-from include.control.jobs import backfills, stale_tables, store
+from include.control.jobs import backfills, stale_rows, store
 from include.control.jobs.backfills import Backfill
 from include.engine.batch import transform
 from include.engine.jobs import backfill_commits, shadow_table
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable, UsageError
 from include.ledger import verify
-from include.monitoring import outdated_rows
+from include.monitoring import stale_rows as notes
 from include.project.ranges import Slice
 from include.recovery.backfill import preview
 from include.settings import settings
@@ -178,8 +178,8 @@ def test_what_spark_cannot_go_on_from_is_made_anew_and_goes_on(silver, gold, nam
     changed_silver = replace(new_silver, expect=(Expect("is_small", "number < 1001"),))
     run_once(changed_silver, new_gold)
     # What the refresh has made is older than the change that came behind it, and of gold nothing is.
-    assert len(outdated_rows.by_table(Catalog({silver.name: changed_silver}))[silver.name]) == 1
-    assert outdated_rows.by_table(Catalog({gold.name: new_gold})) == {}
+    assert len(notes.by_table(Catalog({silver.name: changed_silver}))[silver.name]) == 1
+    assert notes.by_table(Catalog({gold.name: new_gold})) == {}
     assert contents(silver) == [10, 20, 30, 610]
     assert contents(silver.quarantine) == [50_000, 70_000]
     totals = {(row["minute"].minute, row["is_even"]): row["total"] for row in rows_of(gold.name)}
@@ -252,11 +252,11 @@ def test_tables_below_stay_as_they_are_where_nobody_wants_them_to_follow(files, 
     landing.drop("b.parquet", parquet_file(2))
     run_once(files, reader)
     assert (contents(files), contents(reader)) == ([2, 10], [1, 2])
-    [stale_entry] = [entry for entry in stale_tables.list_all(runner.engine) if entry.table == reader.name]
+    [stale_entry] = [entry for entry in stale_rows.stale_ranges(runner.engine) if entry.table == reader.name]
     assert f"{files.name} was recomputed alone: backfill {reader.name}" in stale_entry.why
     runner.run(reader, as_a_whole=True)
     assert contents(reader) == [2, 10]
-    assert [entry for entry in stale_tables.list_all(runner.engine) if entry.table == reader.name] == []
+    assert [entry for entry in stale_rows.stale_ranges(runner.engine) if entry.table == reader.name] == []
 
 
 @only_in_full_runs

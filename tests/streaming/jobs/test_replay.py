@@ -9,6 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
+from include.control.jobs import all_kinds
+from include.control.jobs.job_id import JobKind
+from include.control.jobs.store import StoredJob
+from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import replay
 from include.engine.tables import commit
@@ -76,6 +80,10 @@ def test_rows_that_a_mended_rule_lets_in_go_back_once_and_the_others_are_counted
     assert {"  1 break 'plausible'", "  1 break 'identified'"} <= set(output_lines)
     assert f"{table.name}: 1 rows moved, 1 of the good ones were there already" in caplog.text
     replay(with_new_rule(table))
+    assert [(job.state, job.reason, job.message) for job in jobs_of(table)] == [
+        ("done", "all rules", "no row is good by today's rules"),
+        ("done", "all rules", "1 rows moved, 1 of the good ones were there already"),
+    ]
     batches.write(with_new_rule(table), [("d", at(5), 60, 6), ("a", at(1), 60, 7)])
     assert (stored_places(table.name), stored_places(table.quarantine)) == ([0, 1, 5, 6], [2, 3])
 
@@ -99,6 +107,11 @@ def test_only_rows_that_broke_a_named_rule_are_looked_at(table, batches, replay,
     assert (stored_places(table.name), stored_places(table.quarantine)) == ([0, 3], [1, 2, 4])
     with pytest.raises(UsageError, match="broke 'plausibel': did you mean 'plausible'"):
         replay(table, "plausibel")
+
+
+def jobs_of(table: Table) -> list[StoredJob]:
+    """The replays of a table, newest first."""
+    return all_kinds.newest(database.connect(settings().control_url), JobKind.REPLAY, table.name)
 
 
 def kill_at(step: str, monkeypatch) -> None:
@@ -140,6 +153,8 @@ def test_a_replay_that_dies_at_a_step_is_ended_by_the_next_one(table, batches, r
         kill_at(step, patched)
         with pytest.raises(FlowFailed, match="killed"):
             replay(with_new_rule(table))
+    [unfinished] = jobs_of(table)
+    assert (unfinished.ended_at, unfinished.failure is None) == (None, False)
     all_places = sorted(stored_places(table.name) + stored_places(table.quarantine))
     # Between the append and the delete, the rows that are restored are stored twice.
     assert all_places == ([0, 1, 1, 2, 3, 4, 4] if step == "appended" else [0, 1, 2, 3, 4])
@@ -150,6 +165,8 @@ def test_a_replay_that_dies_at_a_step_is_ended_by_the_next_one(table, batches, r
     expected = ([0, 1, 4, 6], [2, 3, 7]) if is_appended else ([0, 1, 6], [2, 3, 4, 7])
     assert (stored_places(table.name), stored_places(table.quarantine)) == expected
     assert {row["_replay"] for row in rows_of(table.quarantine)} == {None}
+    [job] = jobs_of(table)
+    assert (job.number, job.state, job.failure) == (unfinished.number, "done", None)
 
 
 def test_a_row_of_a_batch_that_is_begun_and_not_written_is_left_to_its_flow(table, batches, replay, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from include.control import commands, orders
 from include.control.commands import Action, Command
-from include.control.jobs import rewinds, stale_tables, store
+from include.control.jobs import rewinds, stale_rows, store
 from include.control.jobs.rewinds import Rewind
 from include.control.supervision import supervision
 from include.delta.delta_log import DeltaLog
@@ -241,13 +241,13 @@ def test_a_rewind_that_is_given_up_loses_and_doubles_nothing_and_the_same_again_
             with pytest.raises(FlowBroken):
                 run_once(reader)
         assert contents(copy) == [(0, 1), (1, 61), (2, 7)]
-        assert {entry.table for entry in stale_tables.list_all(runner.engine)} == {gold.name, copy.name}
+        assert {entry.table for entry in stale_rows.stale_ranges(runner.engine)} == {gold.name, copy.name}
         runner.run(silver, moment)
         run_once(silver)
     run_once(gold, copy)
     assert contents(silver) == contents(copy) == [(0, 1), (1, 61), (2, 7), (3, 62)]
     assert totals(gold) == {0: (8, 2), 1: (61 + 62, 2)}
-    assert stale_tables.list_all(runner.engine) == []
+    assert stale_rows.stale_ranges(runner.engine) == []
     for table in (silver, gold, copy):
         verify.verify(table)
 
@@ -399,7 +399,7 @@ def test_a_backfill_is_undone_with_all_that_followed_it(silver, gold, copy, brin
     assert contents(silver) == contents(copy) == [(0, 1), (1, 61), (2, 2)]
     assert totals(gold) == {0: (3, 2), 1: (61, 1)}
     assert [
-        entry for entry in stale_tables.list_all(runner.engine) if entry.table in (silver.name, gold.name, copy.name)
+        entry for entry in stale_rows.stale_ranges(runner.engine) if entry.table in (silver.name, gold.name, copy.name)
     ] == []
     for table in tables:
         verify.verify(table)

@@ -126,6 +126,14 @@ def test_what_is_not_over_stays_however_old_it_is(engine):
     assert count(engine, shutdowns) == 1
 
 
+def test_a_refresh_or_replay_that_nobody_has_completed_is_forgotten_like_those_that_are_done(engine):
+    for kind, state in (("refresh", "refreshing"), ("replay", "planned")):
+        add(engine, jobs, *(job(kind, number, at, BEGIN) for number, at in enumerate((state, "done", state), 1)))
+    for days, left in ((1, [1, 2, 3]), (1_000, [3])):
+        cleanup.forget(engine, BEGIN + days * DAY_SECONDS)
+        assert (stored_jobs(engine, "refresh"), stored_jobs(engine, "replay")) == (left, left)
+
+
 def test_no_epoch_of_a_flow_a_driver_or_a_window_goes_back(engine):
     kept_leases = [TABLE, "driver main", f"window {TABLE}", "backfill 2", "rewind 1"]
     add(engine, leases, *map(lease, [*kept_leases, "backfill 1", "backfill 9", "rewind 2"]))

@@ -24,10 +24,7 @@ READING = {
 ALLOWED = {("include/engine/failure.py", "message"), ("include/engine/check/check.py", "sentence")}
 LOGIC = [
     f"tests/unit/control/{name}.py"
-    for name in (
-        *("test_acknowledgements", "jobs/test_held_flows", "jobs/test_give_up", "jobs/test_outdated_rows"),
-        "jobs/test_stale_tables",
-    )
+    for name in (*("test_acknowledgements", "jobs/test_held_flows", "jobs/test_give_up", "jobs/test_stale_rows"),)
 ]
 # Names of tests that assert what a sentence says.
 ABOUT_SENTENCES = (

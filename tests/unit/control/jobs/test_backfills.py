@@ -11,7 +11,7 @@ from sqlalchemy import Engine, select
 from include.cli import jobs
 from include.control import commands, lease, orders
 from include.control.commands import Action, Command
-from include.control.jobs import backfills, job_id, rewinds, stale_tables, store
+from include.control.jobs import backfills, job_id, rewinds, stale_rows, store
 from include.control.jobs.backfills import Backfill, Follower
 from include.control.store import database
 from include.control.store.schema import audits, resets
@@ -93,16 +93,16 @@ def test_a_range_that_is_replaced_gives_readers_a_new_generation_and_followers_t
     followers = [Follower(GOLD, DAY), Follower(OTHER, "nobody can tell")]
     backfills.finish(engine, backfill, 7, (10, 12), followers, {})
     assert (wanted_state(engine, GOLD), all_resets(engine)) == ("running", [GOLD, OTHER])
-    assert [stale_table.table for stale_table in stale_tables.list_all(engine)] == [GOLD, OTHER]
+    assert [stale_table.table for stale_table in stale_rows.stale_ranges(engine)] == [GOLD, OTHER]
     [follower] = backfills.unfinished(engine, backfill.root)
     assert (follower.table, follower.root, follower.range) == (GOLD, backfill.number, DAY)
     backfills.finish(engine, follower, 8, (1, 1), [], {})
-    assert [stale_table.table for stale_table in stale_tables.list_all(engine)] == [OTHER]
+    assert [stale_table.table for stale_table in stale_rows.stale_ranges(engine)] == [OTHER]
     assert backfills.unfinished(engine, backfill.root) == []
     backfills.finish(engine, backfills.begin(engine, OTHER, NEXT, "ada"), 3, (0, 0), [], {})
-    assert [stale_table.table for stale_table in stale_tables.list_all(engine)] == [OTHER], "that is another range"
+    assert [stale_table.table for stale_table in stale_rows.stale_ranges(engine)] == [OTHER], "that is another range"
     backfills.finish(engine, backfills.begin(engine, OTHER, BOTH, "ada"), 4, (0, 0), [], {})
-    assert stale_tables.list_all(engine) == []
+    assert stale_rows.stale_ranges(engine) == []
 
 
 def test_a_table_below_two_that_are_made_again_is_made_again_once(engine: Engine):

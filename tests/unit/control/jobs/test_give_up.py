@@ -11,7 +11,7 @@ from include.catalog import Catalog
 from include.checkpoints.checkpoint_files import OWNER
 from include.control import commands, lease, orders, resets
 from include.control.commands import Action, Command
-from include.control.jobs import all_kinds, backfills, job_id, rewinds, stale_tables, store
+from include.control.jobs import all_kinds, backfills, job_id, rewinds, stale_rows, store
 from include.control.jobs.backfills import Backfill, Follower
 from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.control.resets import Reset
@@ -88,7 +88,7 @@ class Lakehouse:
         return resets.pending(self.engine, flow) is not None
 
     def stale_reasons(self) -> dict[str, str]:
-        return {entry.table: entry.why for entry in stale_tables.list_all(self.engine)}
+        return {entry.table: entry.why for entry in stale_rows.stale_ranges(self.engine)}
 
 
 @pytest.fixture

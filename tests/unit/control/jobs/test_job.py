@@ -10,11 +10,12 @@ from include.cli import jobs as cli
 from include.control import lease, orders
 from include.control.jobs import all_kinds, held_flows, queue, store
 from include.control.jobs.job import Job
-from include.control.jobs.job_id import JobId
+from include.control.jobs.job_id import JobId, JobKind
 from include.control.jobs.queue import JobStatus
 from include.control.jobs.store import DONE, StoredJob
 from include.control.process import Holder
 from include.control.store import database
+from include.control.store.job_schema import jobs
 from include.engine.jobs import job_runner
 from include.errors import FlowFailed, LeaseHeld, UsageError
 from include.recovery import giving_up
@@ -137,7 +138,7 @@ def test_a_job_of_a_new_kind_is_done_by_one_process_at_a_time_and_begun_in_as_ma
 
 
 def test_a_driver_knows_every_kind_of_its_folder_and_names_the_one_whose_file_is_gone(engine):
-    kinds = {kind: type(job_runner.job_of(engine, JobId(kind, 1))) for kind in ("window", "backfill", "rewind")}
+    kinds = {kind: type(job_runner.job_of(engine, JobId(kind, 1))) for kind in JobKind}
     assert all(kind == job.KIND for kind, job in kinds.items())
     with pytest.raises(UsageError, match="^erasure 1: no file in include/engine/jobs declares this kind: restore it"):
         job_runner.job_of(engine, JobId("erasure", 1))
@@ -155,7 +156,7 @@ def test_a_job_of_a_new_kind_is_listed_and_can_be_given_up(engine, process, job,
     head, failure, stopped = capsys.readouterr().out.splitlines()
     assert head.startswith("forgetting") and head.endswith(f"failed    {TABLE}  by ada: she asked")
     assert (failure.strip(), stopped.strip()) == ("name cannot be forgotten", f"has stopped {FLOW}")
-    with pytest.raises(UsageError, match="'forgetful' is not one of 'window', 'backfill', 'rewind', 'forgetting'"):
+    with pytest.raises(UsageError, match="'forgetful' is not one of 'window', .*'refresh', 'replay', 'forgetting'"):
         cli.show_jobs(kind="forgetful")
     leftovers = giving_up.plan(engine, None, str(job))
     giving_up.carry_out(engine, None, str(job), leftovers.lines, "bob", "no way")
@@ -163,3 +164,29 @@ def test_a_job_of_a_new_kind_is_listed_and_can_be_given_up(engine, process, job,
     assert orders.read(engine, DRIVER, [FLOW]).of[FLOW].state == "running"
     with pytest.raises(UsageError, match=f"{job} is given up: nothing is to be given up"):
         giving_up.plan(engine, None, str(job))
+
+
+def test_a_request_that_is_repeated_completes_its_unfinished_job_and_another_one_is_a_new_job(engine):
+    def begun(requester: str, *conditions, table: str = TABLE) -> int:
+        return store.begin(engine, JobKind.REFRESH, table, requester, *conditions, parameters={"views": ["a"]}).number
+
+    other_views = jobs.c.parameters == '{"views": ["b"]}'
+    assert [begun("monday"), begun("monday"), begun("tuesday"), begun("monday", table="gold.b")] == [1, 1, 2, 3]
+    assert begun("monday", other_views) == 4
+    with pytest.raises(FlowFailed), store.failure_recorded(engine, all_kinds.newest(engine, "refresh")[-1]):
+        raise FlowFailed("no space")
+    [first] = store.unfinished(engine, JobKind.REFRESH, "gold.b", "monday")
+    store.finish(engine, first, "2 rows")
+    failed = {job.number: (job.state, job.failure, job.message) for job in all_kinds.newest(engine, "refresh")}
+    assert (failed[1], failed[3]) == (("planned", "no space", ""), ("done", None, "2 rows"))
+    assert [begun("monday"), begun("monday", table="gold.b")] == [1, 5]
+
+
+def test_a_retry_of_a_run_does_not_begin_what_was_given_up_and_a_command_by_hand_does(engine):
+    numbers = {who: store.begin(engine, JobKind.REPLAY, TABLE, who).number for who in ("a run", store.BY_HAND)}
+    for number in numbers.values():
+        remains = giving_up.plan(engine, None, f"replay {number}")
+        giving_up.carry_out(engine, None, f"replay {number}", remains.lines, "bob", "no way")
+    with pytest.raises(UsageError, match=f"{TABLE}: replay 1 of run 'a run' was given up: trigger another run"):
+        store.begin(engine, JobKind.REPLAY, TABLE, "a run")
+    assert store.begin(engine, JobKind.REPLAY, TABLE, store.BY_HAND).number == 3

@@ -8,18 +8,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, inspect, select, text
+from sqlalchemy import Connection, Engine, create_engine, inspect, select, text
 
 from include.control import commands, incidents, orders
 from include.control.commands import Action, Command
-from include.control.jobs import all_kinds, job_id, queue, stale_tables, store, windows
+from include.control.jobs import all_kinds, job_id, queue, stale_rows, store, windows
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.rewinds import RestorePoint, Rewind
+from include.control.jobs.stale_rows import Outdated, Stale
 from include.control.jobs.windows import TableSize, Window
 from include.control.store import database, migrations, schema
 from include.control.store.job_schema import metadata
 from include.errors import UsageError
-from include.project.ranges import Slice
+from include.project.ranges import Slice, from_stored_texts
 from tests.conftest import ROOT
 from tests.support.postgresql import Server
 
@@ -73,6 +74,10 @@ def version(engine: Engine) -> int:
         return connection.execute(select(schema.versions.c.version)).scalar_one()
 
 
+def count(connection: Connection, table: str) -> int:
+    return connection.exec_driver_sql(f"SELECT COUNT(*) FROM {table}").scalar_one()
+
+
 def test_a_database_of_the_first_release_gets_the_schema_of_a_new_one(first, tmp_path: Path):
     migrated_engine = first()
     new_engine = database.connect(f"sqlite:///{tmp_path / 'fresh.db'}")
@@ -119,8 +124,8 @@ def test_the_backfill_that_a_sentence_named_becomes_a_value(tmp_path: Path):
             older.execute("INSERT INTO stale (target, why, since) VALUES ('gold.other', ?, 1)", [why])
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
     with database.transaction(engine) as connection:
-        stale_tables.mark_given_up(connection, "gold.other", root)
-    reasons = [mark.why for mark in stale_tables.list_all(engine) if mark.since == 1]
+        stale_rows.mark_given_up(connection, "gold.other", root)
+    reasons = [mark.why for mark in stale_rows.stale_ranges(engine) if mark.since == 1]
     assert reasons == [
         f"a cause: backfill {root} was given up: backfill gold.other",
         "another: backfill 77 is to make it again",
@@ -255,15 +260,63 @@ def test_windows_backfills_rewinds_requests_and_approvals_of_several_tables_beco
     ]
     # A process of the previous build that goes on finds no job that it could change.
     with database.transaction(engine) as connection:
-        counts = [
-            connection.exec_driver_sql(f"SELECT COUNT(*) FROM {table}").scalar_one() for table in migrations.MOVED
-        ]
+        counts = [count(connection, table) for table in migrations.MOVED]
     assert counts == [0] * len(migrations.MOVED)
+
+
+# Rows of the two tables that marks had before, in the schema of the build before that move.
+OF_TWO_TABLES = (
+    "INSERT INTO stale (target, why, since, follows, given_up) VALUES ('gold.a', 'its source', 1, 3, TRUE)",
+    "INSERT INTO stale (target, begins, ends, why, since) VALUES ('gold.b', '2026-03-01T00:00:00.000000Z',"
+    " '2026-03-02T00:00:00.000000Z', 'its source', 2)",
+    "INSERT INTO outdated (flow, target, generation, batch, begins, ends, since, definition, without_time) VALUES"
+    " ('silver.a', 'silver.a', 1, 7, '2026-03-01T00:00:00.000000Z', '2026-03-09T00:00:00.000000Z', 3, 'new', NULL)",
+    "INSERT INTO outdated (flow, target, generation, batch, since, definition, without_time) VALUES"
+    " ('silver.a', 'silver.a', 1, 7, 3, 'new', TRUE)",
+    "INSERT INTO outdated (flow, target, generation, batch, since) VALUES ('silver.b-two', 'silver.b', 2, 0, 4)",
+)
+
+
+def test_marks_of_two_tables_become_marks_of_one_and_end_as_before(first, monkeypatch):
+    whole = migrations.MIGRATIONS
+    with monkeypatch.context() as patch:
+        patch.setattr(migrations, "MIGRATIONS", whole[:5])
+        with database.transaction(first()) as connection:
+            for table in ("stale", "outdated"):
+                connection.exec_driver_sql(f"DELETE FROM {table}")
+            for statement in OF_TWO_TABLES:
+                connection.exec_driver_sql(statement)
+    engine = first()
+    day, week = (
+        from_stored_texts("2026-03-01T00:00:00.000000Z", f"2026-03-0{last}T00:00:00.000000Z") for last in (2, 9)
+    )
+    assert stale_rows.stale_ranges(engine) == [
+        Stale("gold.a", Slice(), "its source", 1, 3, is_given_up=True),
+        Stale("gold.b", day, "its source", 2),
+    ]
+    assert stale_rows.outdated_ranges(engine) == [
+        Outdated("silver.a", 1, 7, week, 3),
+        Outdated("silver.a", 1, 7, Slice(), 3, without_time=True),
+        Outdated("silver.b-two", 2, 0, Slice(), 4),
+    ]
+    with database.transaction(engine) as connection:
+        # A process of the previous build that goes on.
+        connection.exec_driver_sql("INSERT INTO stale (target, why, since) VALUES ('gold.c', 'its source', 5)")
+        assert count(connection, "outdated") == 0
+        stale_rows.unmark_range(connection, "silver.a", Slice(), {"silver.a": "older"}, asked_at=9)
+        stale_rows.unmark_range(connection, "gold.b", day, {}, asked_at=9)
+    assert [mark.table for mark in stale_rows.stale_ranges(engine)] == ["gold.a", "gold.c"]
+    assert len(stale_rows.outdated_ranges(engine)) == 3
+    with database.transaction(engine) as connection:
+        stale_rows.unmark_range(connection, "silver.a", Slice(), {"silver.a": "new"}, asked_at=0)
+    assert [mark.flow for mark in stale_rows.outdated_ranges(engine)] == ["silver.b-two"]
 
 
 def test_a_move_of_jobs_that_is_interrupted_is_made_again_from_the_beginning(first, monkeypatch):
     whole = migrations.MIGRATIONS
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*whole[:-1], (*whole[-1][:5], "SELECT nothing", *whole[-1][5:])))
+    moved = next(statements for statements in whole if any("INTO job " in statement for statement in statements))
+    interrupted = (*moved[:5], "SELECT nothing", *moved[5:])
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*whole[: whole.index(moved)], interrupted))
     with pytest.raises(Exception, match="nothing"):
         first()
     monkeypatch.setattr(migrations, "MIGRATIONS", whole)

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, Table, select, text, update
 from include.control import commands, incidents, lease, lock, orders, resets
 from include.control.commands import Action, Command
 from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, SLOW_START_SECONDS, START_SECONDS, State
-from include.control.jobs import backfills, job_id, rewinds, stale_tables, store
+from include.control.jobs import backfills, job_id, rewinds, stale_rows, store
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.rewinds import RestorePoint
 from include.control.lease import Lease
@@ -680,13 +680,13 @@ def test_nobody_else_writes_the_tables_of_a_rewind_until_it_is_done(engine: Engi
 
 def test_what_was_stale_or_planned_for_a_backfill_that_a_rewind_has_undone_is_forgotten(engine: Engine):
     with database.transaction(engine) as connection:
-        stale_tables.mark(connection, "bronze.a", Slice(), "made of what is no more")
+        stale_rows.mark_stale(connection, "bronze.a", Slice(), "made of what is no more")
         since = database.now(connection)
     backfills.begin(engine, "bronze.a", Slice(), "ada")
     for restored_at, count in ((since + 60, 1), (since - 60, 0)):
         cut = {"bronze.a": RestorePoint(1, None, {}, restored_at)}
         rewinds.finish(engine, rewinds.plan(engine, "bronze.a", "2026-03-01", cut, [], "ada", "a bug"), "done")
-        assert len(stale_tables.list_all(engine)) == count
+        assert len(stale_rows.stale_ranges(engine)) == count
         assert len([backfill for backfill in store.newest(engine, Backfill) if backfill.ended_at is None]) == count
 
 

@@ -1,4 +1,4 @@
-"""Describes rows that were made by an earlier definition, and the command that makes them again."""
+"""Describes rows that are not current, and the command that recomputes them."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from include.catalog import Catalog
-from include.control.jobs import outdated_rows
-from include.control.jobs.outdated_rows import Outdated
+from include.control.jobs import stale_rows
+from include.control.jobs.stale_rows import Outdated, Stale
 from include.control.store import database
 from include.delta import stored_table
 from include.errors import SluiceError
@@ -44,27 +44,38 @@ def range_of(table: Table) -> tuple[Slice, bool]:
         return whole
 
 
-def by_table(tables: Catalog) -> dict[str, tuple[str, ...]]:
-    """Describes each table's outdated rows; empty where the control database does not answer, as `status` reports."""
+def marks() -> tuple[list[Stale], list[Outdated]]:
+    """Returns all marks; none where the control database does not answer, which `status` reports."""
     try:
-        marks = outdated_rows.list_all(database.connect(settings().control_url))
+        engine = database.connect(settings().control_url)
+        return stale_rows.stale_ranges(engine), stale_rows.outdated_ranges(engine)
     except SluiceError:
-        return {}
-    notes: dict[str, tuple[str, ...]] = {}
-    for mark in marks:
-        if mark.flow in tables.flows:
-            notes[mark.table] = (*notes.get(mark.table, ()), describe(mark, tables.flows[mark.flow]))
+        return [], []
+
+
+def by_table(tables: Catalog) -> dict[str, tuple[str, ...]]:
+    """Describes each table's rows that are not current."""
+    (stale, outdated), notes = marks(), dict[str, tuple[str, ...]]()
+    described = [(mark.table, stale_words(mark)) for mark in stale if mark.table in tables.tables]
+    known = [mark for mark in outdated if mark.flow in tables.flows]
+    described += [(mark.table, outdated_words(mark, tables.flows[mark.flow])) for mark in known]
+    for table, words in described:
+        notes[table] = (*notes.get(table, ()), words)
     return notes
 
 
-def describe(mark: Outdated, table: Table) -> str:
-    since = f"{datetime.fromtimestamp(mark.since, UTC):%Y-%m-%d %H:%M}Z"
+def stale_words(mark: Stale) -> str:
+    """Describes for people why a table is stale."""
+    return f"{mark.table}: STALE since {_minute(mark.since)}: {mark.why}"
+
+
+def outdated_words(mark: Outdated, table: Table) -> str:
     older = "older rows" if mark.range == Slice() else f"rows {mark.range}"
     if mark.without_time:
         older = f"older rows without {table.sliced_by or 'a time'}"
     return (
-        f"{mark.flow}: its definition of {since} holds from batch {mark.generation}/{mark.batch} on, and {older} are "
-        f"of an earlier one: {remedy(mark, table)}, or action keep old rows"
+        f"{mark.flow}: its definition of {_minute(mark.since)} holds from batch {mark.generation}/{mark.batch} on, "
+        f"and {older} are of an earlier one: {remedy(mark, table)}, or action keep old rows"
     )
 
 
@@ -76,6 +87,10 @@ def remedy(mark: Outdated, table: Table) -> str:
     if why := ranges.refusal(table, as_a_whole=True):
         return f"no backfill can make them again ({why})"
     return f"spark-submit jobs/backfill.py --table {table.name} --full"
+
+
+def _minute(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}Z"
 
 
 def _midnight(value: Any) -> datetime:

@@ -1,4 +1,4 @@
-"""Rows of an earlier definition stay marked until a backfill replaces them or somebody accepts them."""
+"""Rows that are not current stay marked until they are recomputed, and a mark says by what."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,15 +9,16 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from sqlalchemy import Engine
 
-from include.control.jobs import backfills, outdated_rows
+from include.control.jobs import backfills, stale_rows
 from include.control.store import database
 from include.engine.checkpoints.definition import fingerprint, rows_fingerprint
-from include.monitoring.outdated_rows import describe, range_of
-from include.project.ranges import Slice
+from include.monitoring.stale_rows import outdated_words, range_of
+from include.project.ranges import Slice, from_stored_texts
 from include.settings import settings
 from include.spec import Append, Bucket, Debezium, Delta, Expect, Json, Kafka, Lookup, Maintenance, Table, Upsert
 
 FLOW = "silver.orders"
+NINTH = "2026-03-09T00:00:00.000000Z"
 SCHEMA = "time TIMESTAMP COMMENT 'when', amount INT"
 TABLE = Table(name=FLOW, comment="", source=Delta("bronze.orders"), schema=SCHEMA, time_column="time")
 
@@ -28,10 +29,10 @@ def days(first: int, last: int) -> Slice:
 
 def mark_and_replace(engine: Engine, marked_range: Slice, *replaced_ranges: Slice) -> list[Slice]:
     with database.transaction(engine) as connection:
-        outdated_rows.mark(connection, FLOW, 1, 7, marked_range)
+        stale_rows.mark_outdated(connection, FLOW, 1, 7, marked_range)
         for replaced_range in replaced_ranges:
-            outdated_rows.unmark_range(connection, FLOW, replaced_range, {}, database.now(connection))
-    return [mark.range for mark in outdated_rows.list_all(engine)]
+            stale_rows.unmark_range(connection, FLOW, replaced_range, {}, database.now(connection))
+    return [mark.range for mark in stale_rows.outdated_ranges(engine)]
 
 
 @pytest.mark.parametrize(
@@ -56,8 +57,8 @@ def test_what_was_made_again_is_outdated_no_more_and_the_rest_is(engine: Engine,
 def test_a_second_change_takes_the_place_of_the_first(engine: Engine):
     mark_and_replace(engine, days(1, 9))
     with database.transaction(engine) as connection:
-        outdated_rows.mark(connection, FLOW, 1, 9, days(1, 12))
-    [mark] = outdated_rows.list_all(engine)
+        stale_rows.mark_outdated(connection, FLOW, 1, 9, days(1, 12))
+    [mark] = stale_rows.outdated_ranges(engine)
     assert (mark.flow, mark.generation, mark.batch, mark.range) == (FLOW, 1, 9, days(1, 12))
 
 
@@ -70,34 +71,34 @@ def test_a_change_by_which_no_batch_that_stands_was_made_is_forgotten_and_earlie
 ):
     mark_and_replace(engine, days(1, 9))
     with database.transaction(engine) as connection:
-        outdated_rows.mark(connection, FLOW, 2, 3, days(1, 12))
-        outdated_rows.mark(connection, "silver.other", 9, 9, Slice())
-        outdated_rows.unmark_undone(connection, FLOW, last_commit)
-    marks = [(mark.generation, mark.batch) for mark in outdated_rows.list_all(engine)]
+        stale_rows.mark_outdated(connection, FLOW, 2, 3, days(1, 12))
+        stale_rows.mark_outdated(connection, "silver.other", 9, 9, Slice())
+        stale_rows.unmark_undone(connection, FLOW, last_commit)
+    marks = [(mark.generation, mark.batch) for mark in stale_rows.outdated_ranges(engine)]
     assert marks == [*([stands] if stands else []), (9, 9)]
 
 
 def test_older_rows_of_one_flow_are_kept_and_whoever_keeps_none_is_told(engine: Engine):
     with database.transaction(engine) as connection:
-        outdated_rows.mark(connection, FLOW, 0, 0, days(1, 9))
-        outdated_rows.mark(connection, "silver.other", 1, 7, days(1, 9))
-    assert [(mark.flow, mark.batch) for mark in outdated_rows.list_all(engine)] == [(FLOW, 0), ("silver.other", 7)]
+        stale_rows.mark_outdated(connection, FLOW, 0, 0, days(1, 9))
+        stale_rows.mark_outdated(connection, "silver.other", 1, 7, days(1, 9))
+    assert [(mark.flow, mark.batch) for mark in stale_rows.outdated_ranges(engine)] == [(FLOW, 0), ("silver.other", 7)]
     with database.transaction(engine) as connection:
-        assert [outdated_rows.keep_rows(connection, FLOW) for _ in range(2)] == [True, False]
-    assert [mark.flow for mark in outdated_rows.list_all(engine)] == ["silver.other"]
+        assert [stale_rows.keep_rows(connection, FLOW) for _ in range(2)] == [True, False]
+    assert [mark.flow for mark in stale_rows.outdated_ranges(engine)] == ["silver.other"]
 
 
 def test_rows_without_a_time_are_outdated_until_all_rows_are_made_again(engine: Engine):
     with database.transaction(engine) as connection:
-        outdated_rows.mark(connection, FLOW, 1, 7, days(1, 9))
-        outdated_rows.mark(connection, FLOW, 1, 7, Slice(), without_time=True)
-        outdated_rows.unmark_range(connection, FLOW, days(1, 9), {}, database.now(connection))
-    [mark] = outdated_rows.list_all(engine)
+        stale_rows.mark_outdated(connection, FLOW, 1, 7, days(1, 9))
+        stale_rows.mark_outdated(connection, FLOW, 1, 7, Slice(), without_time=True)
+        stale_rows.unmark_range(connection, FLOW, days(1, 9), {}, database.now(connection))
+    [mark] = stale_rows.outdated_ranges(engine)
     assert mark.without_time
-    assert "and older rows without time are of an earlier one: spark-submit" in describe(mark, TABLE)
+    assert "and older rows without time are of an earlier one: spark-submit" in outdated_words(mark, TABLE)
     with database.transaction(engine) as connection:
-        outdated_rows.unmark_range(connection, FLOW, Slice(), {}, database.now(connection))
-    assert outdated_rows.list_all(engine) == []
+        stale_rows.unmark_range(connection, FLOW, Slice(), {}, database.now(connection))
+    assert stale_rows.outdated_ranges(engine) == []
 
 
 def begun(engine: Engine, range_: Slice, definition: str | None) -> Callable[[], None]:
@@ -121,28 +122,28 @@ def test_a_backfill_ends_a_note_if_its_definition_is_that_of_the_flow(
 ):
     finish = begun(engine, range_, made_by) if asked_before else None
     with database.transaction(engine) as connection:
-        outdated_rows.mark(connection, FLOW, 1, 7, days(1, 9), "new")
+        stale_rows.mark_outdated(connection, FLOW, 1, 7, days(1, 9), "new")
     finish = finish or begun(engine, range_, made_by)
     finish()
-    assert [mark.range for mark in outdated_rows.list_all(engine)] == ([days(1, 9)] if is_left else [])
+    assert [mark.range for mark in stale_rows.outdated_ranges(engine)] == ([days(1, 9)] if is_left else [])
 
 
 def test_a_backfill_ends_the_notes_of_its_definition_and_of_earlier_ones_and_none_of_a_later_one(engine: Engine):
     with database.transaction(engine) as connection:
-        outdated_rows.mark(connection, FLOW, 1, 5, days(1, 9), "first")
-        outdated_rows.mark(connection, FLOW, 1, 7, days(1, 9), "second")
-        outdated_rows.mark(connection, FLOW, 1, 9, days(1, 9), "third")
+        stale_rows.mark_outdated(connection, FLOW, 1, 5, days(1, 9), "first")
+        stale_rows.mark_outdated(connection, FLOW, 1, 7, days(1, 9), "second")
+        stale_rows.mark_outdated(connection, FLOW, 1, 9, days(1, 9), "third")
     begun(engine, days(1, 9), "second")()
-    assert [mark.batch for mark in outdated_rows.list_all(engine)] == [9]
+    assert [mark.batch for mark in stale_rows.outdated_ranges(engine)] == [9]
     with database.transaction(engine) as connection:
-        outdated_rows.unmark_undone(connection, FLOW, (1, 8))
-    assert outdated_rows.list_all(engine) == []
+        stale_rows.unmark_undone(connection, FLOW, (1, 8))
+    assert stale_rows.outdated_ranges(engine) == []
 
 
 def test_the_words_say_since_which_batch_and_the_command_that_mends_it(engine: Engine):
     mark_and_replace(engine, days(1, 9))
-    [mark] = outdated_rows.list_all(engine)
-    description = describe(mark, TABLE)
+    [mark] = stale_rows.outdated_ranges(engine)
+    description = outdated_words(mark, TABLE)
     assert f"{FLOW}: its definition of 20" in description
     assert (
         "holds from batch 1/7 on, and rows from 2026-03-01T00:00:00Z to 2026-03-09T00:00:00Z are of an earlier one"
@@ -152,11 +153,13 @@ def test_the_words_say_since_which_batch_and_the_command_that_mends_it(engine: E
         """airflow dags trigger backfill.silver.orders -c '{"from": "2026-03-01", "to": "2026-03-09"}'""" in description
     )
     whole_table_mark = replace(mark, range=Slice())
-    assert "spark-submit jobs/backfill.py --table silver.orders --full, or action keep old rows" in describe(
+    assert "spark-submit jobs/backfill.py --table silver.orders --full, or action keep old rows" in outdated_words(
         whole_table_mark, TABLE
     )
     kafka_table = Table(name="bronze.orders", comment="", source=Kafka("orders"))
-    assert "no backfill can make them again" in describe(replace(whole_table_mark, flow="bronze.orders"), kafka_table)
+    assert "no backfill can make them again" in outdated_words(
+        replace(whole_table_mark, flow="bronze.orders"), kafka_table
+    )
 
 
 def at(day: int, hour: int = 10) -> datetime:
@@ -271,3 +274,47 @@ def test_a_definition_of_debezium_is_that_of_older_releases_until_it_uses_a_newe
     others = [replace(TABLE, parse=replace(parse, **change)) for change in changes]
     for of in (rows_fingerprint, fingerprint):
         assert len({of(each) for each in (table, *others)}) == 1 + len(others)
+
+
+def test_a_backfill_that_is_given_up_leaves_what_others_recompute_to_them(engine: Engine):
+    with database.transaction(engine) as connection:
+        for root in (1, 2):
+            stale_rows.mark_stale(connection, "gold.a", Slice(), "its source was backfilled", follows=root)
+        stale_rows.mark_stale(connection, "gold.a", Slice(), "its source is gone: move it away")
+        stale_rows.mark_given_up(connection, "gold.a", 1)
+    assert [mark.why for mark in stale_rows.stale_ranges(engine)] == [
+        "its source was backfilled: backfill 1 was given up: backfill gold.a",
+        "its source was backfilled: backfill 2 recomputes it",
+        "its source is gone: move it away",
+    ]
+
+
+def test_marks_within_what_was_recomputed_go_and_those_that_reach_beyond_it_stay(engine: Engine):
+    first, last = (from_stored_texts(f"2026-03-0{day}T00:00:00.000000Z", NINTH) for day in (1, 8))
+    middle = from_stored_texts("2026-03-02T00:00:00.000000Z", "2026-03-03T00:00:00.000000Z")
+    wider = from_stored_texts("2026-03-01T00:00:00.000000Z", "2026-03-03T00:00:00.000000Z")
+
+    def left(*recomputed: Slice) -> list[tuple[str, Slice]]:
+        with database.transaction(engine) as connection:
+            for range_ in recomputed:
+                stale_rows.unmark_range(connection, "gold.a", range_, {}, 0)
+        return [(mark.table, mark.range) for mark in stale_rows.stale_ranges(engine)]
+
+    with database.transaction(engine) as connection:
+        for table, range_ in (("gold.a", first), ("gold.a", last), ("gold.a", middle), ("gold.b", middle)):
+            stale_rows.mark_stale(connection, table, range_, "its source was backfilled")
+    assert left(middle) == [("gold.a", first), ("gold.a", last), ("gold.b", middle)]
+    assert left(wider) == [("gold.a", first), ("gold.a", last), ("gold.b", middle)]
+    assert left(last) == [("gold.a", first), ("gold.b", middle)]
+    assert left(Slice()) == [("gold.b", middle)]
+
+
+def test_marks_since_a_moment_go_and_earlier_ones_and_those_of_other_tables_stay(engine: Engine):
+    with database.transaction(engine) as connection:
+        for table in ("gold.a", "gold.b"):
+            stale_rows.mark_stale(connection, table, Slice(), "its source was backfilled")
+    [mark, _] = stale_rows.stale_ranges(engine)
+    for since, left in ((mark.since, ["gold.a", "gold.b"]), (mark.since - 1, ["gold.b"])):
+        with database.transaction(engine) as connection:
+            stale_rows.unmark_since(connection, "gold.a", since)
+        assert [one.table for one in stale_rows.stale_ranges(engine)] == left
