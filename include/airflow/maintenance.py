@@ -11,7 +11,7 @@ from include.airflow import in_driver
 from include.airflow.supervisor import notify
 from include.control import incidents, lease
 from include.control.alarms import AlarmKind
-from include.control.jobs import job_id, queue, store, windows
+from include.control.jobs import job_id, queue, store
 from include.control.jobs.store import DONE
 from include.control.jobs.windows import TableSize, Window
 from include.control.store import database
@@ -19,7 +19,6 @@ from include.control.store.schema import runs
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import UsageError
 from include.maintenance import table_state
-from include.maintenance.plan import OPTIMIZE
 from include.maintenance.table_state import TableSurvey
 from include.settings import settings
 from include.spec import Table
@@ -37,24 +36,17 @@ def plan(name: str, requester: str, dry_run: bool) -> int | None:
     """Plan a window. Returns its number; None if it is not worth it, or with `dry_run`."""
     engine = database.connect(settings().control_url)
     table = catalog.load().table(name)
-    surveys = table_state.survey(engine, table, catalog.load())
-    for survey in surveys:
-        logs.info("\n".join(survey.lines()))
+    window_plan = table_state.plan_window(engine, table, catalog.load())
+    logs.info("\n".join([*window_plan.lines(), *(window_plan.deletions() if dry_run else ())]))
     if dry_run:
-        for survey in surveys:
-            for file in survey.would_delete(time.time()):
-                logs.info(f"would delete {survey.name}/{file.path} ({file.bytes:,} bytes)")
         return None
-    _settle_held_back(engine, table, surveys)
-    is_worth_it = table_state.is_worth_it(engine, table, surveys)
-    number = windows.plan(engine, name, requester, table_state.why(surveys), is_worth_it)
-    return number if is_worth_it else None
+    _settle_held_back(engine, table, window_plan.surveys)
+    return window_plan.store(engine, requester)
 
 
 def ask_for_window(engine: Engine, table: Table, number: int, _run_id: str) -> int | str:
     """Requests the planned window from the table's driver, unless it would rewrite too much."""
-    surveys = table_state.survey(engine, table, catalog.load())
-    bytes_rewritten = sum(survey.plan.step(OPTIMIZE).numbers.get("bytes_rewritten", 0) for survey in surveys)
+    bytes_rewritten = store.get(engine, Window, number).bytes_rewritten
     if bytes_rewritten > MOST_BYTES_REWRITTEN:
         return (
             f"a driver rewrites {MOST_BYTES_REWRITTEN / 2**20:.0f} MB at most, "

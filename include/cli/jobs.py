@@ -221,9 +221,8 @@ def show_plan(table: TableName, as_json: Json = False) -> None:
     """Preview what a window of a table would do now, and who holds VACUUM back."""
     tables = catalog.load()
     owner = tables.owner(table)
-    surveys = table_state.survey(database.connect(settings().control_url), owner, tables)
-    lines = (line for survey in surveys for line in survey.lines())
-    show(as_json, [_survey_as_json(survey) for survey in surveys], lines, f"{owner.name} is not stored yet")
+    plan = table_state.plan_window(database.connect(settings().control_url), owner, tables)
+    show(as_json, [_survey_as_json(survey) for survey in plan.surveys], plan.lines(), f"{owner.name} is not stored yet")
 
 
 def _survey_as_json(survey: table_state.TableSurvey) -> dict[str, object]:

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
 from include.control import orders, vacuum_holds
-from include.control.jobs import backfills
+from include.control.jobs import backfills, windows
 from include.control.jobs.windows import TableSize
 from include.control.store import database
 from include.delta import versions
@@ -111,22 +111,55 @@ class TableSurvey:
 
 def survey(engine: Engine, table: Table, tables: Catalog) -> list[TableSurvey]:
     """Surveys the table and its companions, as far as they are stored. Raises FlowBroken."""
-    stored = [name for name in (table.name, table.quarantine, table.retained) if settings().is_stored(name)]
-    return [_look(engine, table, tables, name, time.time()) for name in stored]
+    return [_look(engine, table, tables, name, time.time()) for name in stored_tables(table)]
 
 
-def is_worth_it(engine: Engine, table: Table, surveys: list[TableSurvey]) -> bool:
-    """Returns whether a window has anything to do."""
-    return any(survey.plan.is_worth_it for survey in surveys) or (not surveys and _merges(engine, table))
+def stored_tables(table: Table) -> list[str]:
+    """Names the table and its companions, as far as they are stored."""
+    return [name for name in (table.name, table.quarantine, table.retained) if settings().is_stored(name)]
 
 
-def why(surveys: list[TableSurvey]) -> str:
-    """Explains in one line, for the calendar, what is worth doing or why nothing is."""
-    steps = [(survey.name, step) for survey in surveys for step in survey.plan.steps]
-    worthwhile = [f"{step.kind} {name}: {step.why}" for name, step in steps if step.is_worth_it]
-    if not surveys:
-        return "the table is not stored yet"
-    return "; ".join(worthwhile) or "nothing is worth it: " + "; ".join(step.why for _, step in steps)
+@dataclass(frozen=True)
+class WindowPlan:
+    """What a window of a table would do now. surveys: of the table and its companions, as far as they are stored."""
+
+    table: Table
+    surveys: list[TableSurvey]
+    is_worth_it: bool
+
+    def lines(self) -> list[str]:
+        """Describes for people each step with its reason."""
+        return [line for survey in self.surveys for line in survey.lines()]
+
+    def deletions(self) -> list[str]:
+        """Names the files that a VACUUM would delete now."""
+        return [
+            f"{survey.name}: would delete {file.path} ({file.bytes:,} bytes)"
+            for survey in self.surveys
+            for file in survey.would_delete(time.time())
+        ]
+
+    @property
+    def why(self) -> str:
+        """What is worth doing or why nothing is, in one line for the calendar."""
+        steps = [(survey.name, step) for survey in self.surveys for step in survey.plan.steps]
+        worthwhile = [f"{step.kind} {name}: {step.why}" for name, step in steps if step.is_worth_it]
+        if not self.surveys:
+            return "the table is not stored yet"
+        return "; ".join(worthwhile) or "nothing is worth it: " + "; ".join(step.why for _, step in steps)
+
+    def store(self, engine: Engine, requester: str) -> int | None:
+        """Stores the window, or that it is skipped. Returns its number; None if it is not worth it."""
+        rewritten = sum(survey.plan.step(OPTIMIZE).numbers.get("bytes_rewritten", 0) for survey in self.surveys)
+        number = windows.plan(engine, self.table.name, requester, self.why, self.is_worth_it, rewritten)
+        return number if self.is_worth_it else None
+
+
+def plan_window(engine: Engine, table: Table, tables: Catalog) -> WindowPlan:
+    """Surveys the table for a window. Raises FlowBroken and Unreachable."""
+    surveys = survey(engine, table, tables)
+    is_worth_it = any(found.plan.is_worth_it for found in surveys) or (not surveys and _merges(engine, table))
+    return WindowPlan(table, surveys, is_worth_it)
 
 
 def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds: float) -> TableSurvey:
@@ -166,7 +199,7 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
         retention_seconds=retention_seconds,
         held=oldest_consumer,
         log_needed_from=needed_from,
-        shape=shape(log, GOOD_SHARE * table.maintain.target_file_mb * MB),
+        shape=shape(log, _good_bytes(table)),
         policy=f"compacted {place}: {reason}",
     )
 
@@ -204,6 +237,17 @@ def _without_compaction(plan: MaintenancePlan, reason: str) -> MaintenancePlan:
     compaction = plan.step(OPTIMIZE)
     explained = Step(OPTIMIZE, False, f"{reason}; {compaction.why}")
     return MaintenancePlan(tuple(explained if step is compaction else step for step in plan.steps))
+
+
+def shape_of(table: Table) -> TableSize | None:
+    """Returns the numbers of the table's newest version; None if it is not stored."""
+    if not settings().is_stored(table.name):
+        return None
+    return shape(DeltaLog(settings().table_path(table.name)), _good_bytes(table))
+
+
+def _good_bytes(table: Table) -> float:
+    return GOOD_SHARE * table.maintain.target_file_mb * MB
 
 
 def shape(log: DeltaLog, good_bytes: float) -> TableSize:

@@ -113,6 +113,17 @@ def home(tmp_path: Path, monkeypatch) -> Iterator[Engine]:
     settings.cache_clear()
 
 
+def test_a_window_that_rewrites_more_than_a_driver_should_is_not_asked_of_one(home: Engine):
+    table, most = catalog.load().table(BRONZE), maintenance.MOST_BYTES_REWRITTEN
+    numbers = [windows.plan(home, BRONZE, "ada", "why", True, size) for size in (most, most + 2**20)]
+    answers = [maintenance.ask_for_window(home, table, number, "") for number in numbers]
+    # The driver of the first one does not run.
+    assert answers == [
+        f"driver '{table.driver}' does not run",
+        "a driver rewrites 512 MB at most, and this is 513 MB",
+    ]
+
+
 def commit(metadata: dict[str, object]) -> None:
     """Append a version of the table with this commit metadata."""
     rows, properties = (

@@ -78,6 +78,11 @@ class Window(StoredJob):
         return f"{self.table}: {self.message or self.state}"
 
     @property
+    def bytes_rewritten(self) -> float:
+        """By its compaction, as it was planned; 0 where an older build planned it."""
+        return float(self.parameters.get("bytes_rewritten", 0))
+
+    @property
     def before(self) -> TableSize | None:
         """The table's size when it was opened; None if the table was not stored, or it was never opened."""
         return _to_size(self.outcome.get("before"))
@@ -88,9 +93,15 @@ class Window(StoredJob):
         return _to_size(self.outcome.get("after"))
 
 
-def plan(engine: Engine, table: str, requester: str, reason: str, is_worth_it: bool) -> int:
-    """Store a window as planned, or as skipped if it is not worth it. Returns its number. Raises Unreachable."""
-    return store.plan(engine, Window, table, requester, reason=reason, skipped=not is_worth_it).number
+def plan(engine: Engine, table: str, requester: str, reason: str, is_worth_it: bool, bytes_rewritten: float = 0) -> int:
+    """Store a window as planned, or as skipped if it is not worth it. Returns its number. Raises Unreachable.
+
+    bytes_rewritten: by its compaction.
+    """
+    parameters = {"bytes_rewritten": bytes_rewritten} if bytes_rewritten else None
+    return store.plan(
+        engine, Window, table, requester, reason=reason, skipped=not is_worth_it, parameters=parameters
+    ).number
 
 
 def request(engine: Engine, number: int, table: str, epoch: int) -> None:
@@ -116,8 +127,8 @@ def begin_step(engine: Engine, number: int, step: str) -> None:
         store.update_job(connection, job_id.window(number), message=step)
 
 
-def close(engine: Engine, number: int, after: TableSize) -> None:
-    """Set the window to done. after: the table's size."""
+def close(engine: Engine, number: int, after: TableSize | None) -> None:
+    """Set the window to done. after: the table's size; None if it is not stored."""
     with database.transaction(engine) as connection:
         window = store.read(connection, Window, number)
         outcome = _to_json(window.before, after)

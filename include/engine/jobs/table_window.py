@@ -111,12 +111,13 @@ class Window:
         return lease.window_lease(self.table.name)
 
     def _open(self) -> None:
-        surveys = self._survey()
-        windows.open_(self.engine, self.number, surveys[0].shape if surveys else None)
+        windows.open_(self.engine, self.number, table_state.shape_of(self.table))
 
     def _close(self) -> None:
         # Its lease, which needs the database too, limits how long a window waits for it.
-        database.retry_while_unreachable(lambda: windows.close(self.engine, self.number, self._survey()[0].shape))
+        database.retry_while_unreachable(
+            lambda: windows.close(self.engine, self.number, table_state.shape_of(self.table))
+        )
 
     def maintain(self, *kinds: str) -> None:
         """Does the steps of these kinds that are worth doing now; the table may have changed since the window was
@@ -127,11 +128,12 @@ class Window:
             self.begin(MERGE, self.table.name)
             self.host.run_once([self.table])
             surveys = self._survey()
-        for kind in (kind for kind in kinds if kind != MERGE):
+        steps = [kind for kind in kinds if kind != MERGE]
+        for kind in steps:
             due = [survey for survey in surveys if survey.plan.step(kind).is_worth_it]
             for survey in due:
                 self._run_step(kind, survey)
-            if due:
+            if due and kind != steps[-1]:
                 # The step changes what the next ones have to do.
                 surveys = self._survey()
 

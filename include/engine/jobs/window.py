@@ -1,11 +1,10 @@
 """Runs one maintenance window of one table, in a process of its own or in a driver."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from include.catalog import Catalog
-from include.control.jobs import job_id, windows
+from include.control.jobs import job_id, store
 from include.control.jobs.job import Job
 from include.control.jobs.job_id import JobKind
 from include.control.jobs.store import DONE
@@ -18,10 +17,8 @@ from include.spec import Table
 
 def dry_run(table: Table, tables: Catalog) -> None:
     """Prints what a window would do now and which files it would delete; changes nothing."""
-    for survey in table_state.survey(database.connect(settings().control_url), table, tables):
-        print("\n".join(survey.lines()))
-        for file in survey.would_delete(time.time()):
-            print(f"{survey.name}: would delete {file.path} ({file.bytes:,} bytes)")
+    plan = table_state.plan_window(database.connect(settings().control_url), table, tables)
+    print("\n".join([*plan.lines(), *plan.deletions()]))
 
 
 def run(table: Table, tables: Catalog, number: int | None = None) -> None:
@@ -30,14 +27,13 @@ def run(table: Table, tables: Catalog, number: int | None = None) -> None:
     Raises LeaseHeld if the table has another window, Unreachable, and FlowFailed if a step fails.
     """
     engine = database.connect(settings().control_url)
-    surveys = table_state.survey(engine, table, tables)
-    print("\n".join(line for survey in surveys for line in survey.lines()), flush=True)
     if number is None:
-        is_worth_it = table_state.is_worth_it(engine, table, surveys)
-        number = windows.plan(engine, table.name, "by hand", table_state.why(surveys), is_worth_it)
-        if not is_worth_it:
+        plan = table_state.plan_window(engine, table, tables)
+        print("\n".join(plan.lines()), flush=True)
+        number = plan.store(engine, store.BY_HAND)
+        if number is None:
             return
-    with open_worker(engine, tables, f"maintain {table.name}", [survey.name for survey in surveys]) as worker:
+    with open_worker(engine, tables, f"maintain {table.name}", table_state.stored_tables(table)) as worker:
         WindowJob(engine, job_id.window(number)).work(worker)
 
 

@@ -14,12 +14,13 @@ from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.control import vacuum_holds
-from include.control.jobs import backfills
+from include.control.jobs import backfills, store
+from include.control.jobs.windows import Window
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.maintenance import table_state
 from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
-from include.maintenance.table_state import CLOCK_SKEW_SECONDS, TableSurvey
+from include.maintenance.table_state import CLOCK_SKEW_SECONDS, TableSurvey, WindowPlan
 from include.project.ranges import Slice
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Replace, Table, Upsert
@@ -90,15 +91,17 @@ def grow_older(name: str, seconds: float) -> None:
         os.utime(file, (modified_at, modified_at))
 
 
-def test_a_table_that_nobody_stored_has_nothing_to_be_done(look, engine: Engine):
-    surveys = look(source())
-    assert surveys == []
-    assert table_state.why(surveys) == "the table is not stored yet"
-    assert not table_state.is_worth_it(engine, source(), surveys)
+def plan_of(engine: Engine, table: Table, *others: Table) -> WindowPlan:
+    return table_state.plan_window(engine, table, Catalog({entry.name: entry for entry in (table, *others)}))
 
 
-def test_the_first_window_of_a_table_that_is_merged_in_windows_makes_it(look, engine: Engine):
-    assert table_state.is_worth_it(engine, reader(in_windows=True), look(reader(in_windows=True)))
+def test_a_table_that_nobody_stored_has_nothing_to_be_done(engine: Engine):
+    plan = plan_of(engine, source())
+    assert (plan.surveys, plan.why, plan.is_worth_it) == ([], "the table is not stored yet", False)
+
+
+def test_the_first_window_of_a_table_that_is_merged_in_windows_makes_it(engine: Engine):
+    assert plan_of(engine, reader(in_windows=True)).is_worth_it
 
 
 def test_the_quarantine_has_a_plan_of_its_own_beside_its_table(look):
@@ -226,15 +229,22 @@ def test_the_log_keeps_the_commit_of_a_backfill_until_it_is_finished(look, engin
     assert survey.log_needed_from == 6
 
 
-def test_small_files_that_have_waited_for_a_day_are_worth_a_window(look, engine: Engine):
+def test_small_files_that_have_waited_for_a_day_are_worth_a_window(engine: Engine):
     append(SOURCE, times=MANY)
-    [survey] = look(source())
-    assert not table_state.is_worth_it(engine, source(), [survey])
+    plan = plan_of(engine, source())
+    assert not plan.is_worth_it
+    assert plan.store(engine, "ada") is None
     grow_older(SOURCE, DAY)
-    [survey] = look(source())
-    assert table_state.is_worth_it(engine, source(), [survey])
-    assert table_state.why([survey]).startswith(f"optimize {SOURCE}: 20 of 20 files are smaller than 64 MB")
+    plan = plan_of(engine, source())
+    [survey] = plan.surveys
+    assert plan.is_worth_it
+    assert plan.why.startswith(f"optimize {SOURCE}: 20 of 20 files are smaller than 64 MB")
     assert survey.plan.step(OPTIMIZE) == survey.compaction
+    number = plan.store(engine, "ada")
+    planned, skipped = store.newest(engine, Window, SOURCE)
+    assert (planned.number, planned.state, planned.reason, skipped.state) == (number, "planned", plan.why, "skipped")
+    # Whoever asks a driver for it does not survey the table once more.
+    assert planned.bytes_rewritten == survey.compaction.numbers["bytes_rewritten"] > 0
 
 
 def test_small_files_wait_for_a_day_since_the_last_compaction(look):
@@ -246,10 +256,11 @@ def test_small_files_wait_for_a_day_since_the_last_compaction(look):
     assert survey.compaction.is_worth_it
 
 
-def test_a_table_that_is_upserted_all_the_time_is_left_to_its_stream_by_the_plan_of_its_windows(look):
+def test_a_table_that_is_upserted_all_the_time_is_left_to_its_stream_by_the_plan_of_its_windows(engine: Engine):
     append(READER, times=MANY)
     grow_older(READER, DAY)
-    [survey] = look(reader(), source())
+    plan = plan_of(engine, reader(), source())
+    [survey] = plan.surveys
     assert survey.compaction.is_worth_it
     step = survey.plan.step(OPTIMIZE)
     assert not step.is_worth_it
@@ -257,23 +268,22 @@ def test_a_table_that_is_upserted_all_the_time_is_left_to_its_stream_by_the_plan
         "a stream upserts it all the time, so that stream compacts it every 200 batches; 20 of 20 files are smaller"
     )
     assert [step.kind for step in survey.plan.steps] == [MERGE, OPTIMIZE, VACUUM, CLEAN_LOG]
-    assert table_state.why([survey]).startswith("nothing is worth it: ")
+    assert plan.why.startswith("nothing is worth it: ")
     assert survey.lines()[4].startswith(f"{READER}: compacted inline: a stream upserts it all the time")
 
 
 @pytest.mark.parametrize(("merged_up_to", "waiting"), [(None, 5), (2, 2), (4, 0)])
 def test_a_table_that_is_merged_in_windows_waits_for_what_its_source_has_gathered(
-    look, merged_up_to, waiting: int, engine: Engine
+    merged_up_to, waiting: int, engine: Engine
 ):
     append(SOURCE, times=5)
     append(READER)
     if merged_up_to is not None:
         planned_checkpoint(READER, planned=[merged_up_to], committed=1)
-    table = reader(in_windows=True)
-    [survey] = look(table, source())
-    step = survey.plan.step(MERGE)
+    plan = plan_of(engine, reader(in_windows=True), source())
+    step = plan.surveys[0].plan.step(MERGE)
     assert step.numbers == {"unread_versions": waiting}
-    assert step.is_worth_it is table_state.is_worth_it(engine, table, [survey]) is (waiting > 0)
+    assert step.is_worth_it is plan.is_worth_it is (waiting > 0)
 
 
 def test_nothing_waits_to_be_merged_where_a_stream_does_it(look):
