@@ -106,7 +106,7 @@ def maintain(spark, engine) -> Callable[..., windows.Window]:
 
 @pytest.fixture
 def refresh(spark, engine) -> Callable[..., None]:
-    """`refresh("monday", view)` refreshes views in this process, as `jobs/refresh.py` does."""
+    """`refresh("monday", view)` refreshes views in this process, as a driver does that is asked for it."""
 
     def run(run_name: str, *selected_views: Table) -> None:
         lease_renewer = LeaseRenewer(
@@ -118,7 +118,7 @@ def refresh(spark, engine) -> Callable[..., None]:
             host = Host(spark, engine, lease_renewer, "refresh")
             worker = Worker(engine, lease_renewer, host, spark, tables, lambda reason: os.abort())
             run = RefreshRun.begin(run_name, list(selected_views))
-            RefreshJob(engine, engine_refresh.begin(engine, run, selected_views[0].name), run).work(worker)
+            RefreshJob(engine, engine_refresh.begin(engine, run, selected_views[0].name)).work(worker)
         finally:
             lease_renewer.stop()
 
