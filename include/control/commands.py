@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
-from include.control import audit, driver_rows, incidents, lease, orders, skips, vacuum_holds
+from include.control import audit, incidents, lease, orders, skips, vacuum_holds
 from include.control.alarms import AlarmKind
 from include.control.incidents import Acknowledgement
 from include.control.jobs import held_flows, stale_rows
@@ -201,13 +201,13 @@ def _restart(connection: Connection, command: Command, flow: str, state: str) ->
 
 def _restart_driver(connection: Connection, command: Command) -> Result:
     assert command.driver
-    row = driver_rows.lock(connection, command.driver)
+    row = orders.lock_driver(connection, command.driver)
     orders.lock(connection, command.flows)
     repeated = _repeated_seconds_ago(connection, command.action, f"driver {command.driver}", command.flows)
     epoch = lease.epoch(connection, lease.driver_lease(command.driver))
     if repeated is not None:
         return _nothing(f"that was asked for {repeated:.0f} s ago")
-    if not driver_rows.is_restart_due(row, epoch):
+    if not orders.is_restart_due(row, epoch):
         # A repeated request must not give a hanging driver more time.
         values = {"ends_epoch": epoch, "ends_at": database.now(connection)}
         connection.execute(update(drivers).where(drivers.c.driver == command.driver).values(values))

@@ -1,4 +1,4 @@
-"""What a driver has to do with its flows, and what it reports of them."""
+"""What a driver has to do with its flows, what it reports of them, and the restart that was requested of it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from include.control.store.schema import desired, drivers, paces, runs
 # The columns that a new run clears.
 CLEARED_RUN: dict[str, Any] = {"failure": None, "error": None, "needs_person": False, "sign_at": None}
 INITIAL_RUN = {"turn": 0, "attempts": 0, "needs_person": False}
+NEW_DRIVER = {"ends_epoch": 0, "epoch": 0}
 
 
 @dataclass(frozen=True)
@@ -154,3 +155,15 @@ def restart(connection: Connection, flow: str) -> None:
     """Let the flow end its current run and begin another, whose failures are the only ones that count."""
     connection.execute(update(runs).where(runs.c.flow == flow).values(turn=runs.c.turn + 1))
     clear_failure(connection, flow)
+
+
+def lock_driver(connection: Connection, driver: str) -> Row[Any]:
+    """The driver's row, locked to the end of the transaction, so that two supervisors do not decide at once."""
+    row = {"driver": driver, **NEW_DRIVER}
+    connection.execute(database.insert(connection, drivers).values(row).on_conflict_do_nothing())
+    return connection.execute(select(drivers).where(drivers.c.driver == driver).with_for_update()).one()
+
+
+def is_restart_due(row: Any, epoch: int) -> bool:
+    """Whether a restart of a driver was requested that neither it nor a launch has carried out yet. row: its own."""
+    return row.ends_at is not None and bool(epoch <= row.ends_epoch)

@@ -24,8 +24,8 @@ from include import logs
 from include.errors import FlowFailed, SetupError, Unreachable, UsageError, report
 from include.kafka import cluster
 from include.local import java
+from include.local.broker import PARTITIONS
 from include.local.connect import HOST, JSON, RUNNING, Worker
-from include.local.kafka import PARTITIONS
 from include.settings import settings
 
 PASSWORD = "SLUICE_CONNECTOR_PASSWORD"

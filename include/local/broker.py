@@ -1,4 +1,4 @@
-"""A Kafka broker in KRaft mode on this machine: one node, no replicas."""
+"""The Kafka cluster of the platform: a broker of its own, one node in KRaft mode, or brokers that run elsewhere."""
 
 import base64
 import contextlib
@@ -6,17 +6,21 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from include.errors import SetupError
+from include.errors import SetupError, UsageError
+from include.kafka import cluster
+from include.kafka.broker import Topics
 from include.local import artifacts, environment
+from include.settings import Settings
 
 HOST = "127.0.0.1"
+PARTITIONS = 3
 # Jars of PySpark that the broker uses, too.
 FROM_PYSPARK = (
     *("scala-library", "scala-reflect", "jackson-annotations", "jackson-core", "jackson-databind"),
@@ -84,10 +88,10 @@ class Broker:
         (self.directory / "log4j2.properties").write_text(LOGGING)
         if (data / "meta.properties").exists():
             return
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         properties = self.directory / "server.properties"
         # With `=`, because an id may begin with a dash.
-        arguments = ["format", "--standalone", f"--cluster-id={cluster}", "-c", str(properties)]
+        arguments = ["format", "--standalone", f"--cluster-id={cluster_id}", "-c", str(properties)]
         result = subprocess.run(self._java("kafka.tools.StorageTool", *arguments), capture_output=True, text=True)
         if result.returncode:
             raise SetupError(f"{data} could not be formatted for Kafka: delete it if it is damaged\n{result.stderr}")
@@ -128,10 +132,10 @@ class Broker:
 
 def create_topic(address: str, name: str, partitions: int) -> None:
     """Create the topic on a broker without passwords if it does not exist. Raises SetupError."""
-    create(_admin(address), address, name, partitions)
+    _create(_admin(address), address, name, partitions)
 
 
-def create(admin: AdminClient, address: str, name: str, partitions: int) -> None:
+def _create(admin: AdminClient, address: str, name: str, partitions: int) -> None:
     """Create the topic if it does not exist, with as many replicas as its brokers choose. Raises SetupError."""
     try:
         # -1: the broker's default.
@@ -143,3 +147,29 @@ def create(admin: AdminClient, address: str, name: str, partitions: int) -> None
 
 def _admin(address: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": address, "log_level": 0})
+
+
+def own_broker(config: Settings, java_home: Path) -> Broker | None:
+    """The broker that `make up` starts; None if SLUICE_KAFKA_CONFIG says how to reach others. Raises UsageError."""
+    if "" in config.kafka_files:
+        return None
+    host, _, port = config.kafka.partition(":")
+    if host not in (HOST, "localhost") or not port.isdigit():
+        raise UsageError(
+            f"SLUICE_KAFKA is {config.kafka}, and `make up` starts a broker here: set {HOST}:PORT, or name the "
+            f"properties file of a cluster that runs already in SLUICE_KAFKA_CONFIG"
+        )
+    return Broker(config.home / "kafka", config.jars, java_home, int(port), int(port) + 1)
+
+
+def create_topics(names: Iterable[str]) -> str:
+    """Create the topics that the default cluster lacks. Returns the cluster's address.
+
+    Raises Unreachable and AccessRefused if it does not answer, and SetupError if it creates none.
+    """
+    kafka = cluster.named(None)
+    existing = Topics(kafka).partitions()
+    admin = kafka.client(AdminClient)
+    for name in sorted(set(names) - existing.keys()):
+        _create(admin, kafka.servers, name, PARTITIONS)
+    return kafka.servers

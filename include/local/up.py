@@ -24,9 +24,9 @@ from include.control.supervision import shutdown, supervision, supervisor_presen
 from include.errors import SetupError, report
 from include.kafka import cluster
 from include.lake.paths import ObjectPath
-from include.local import airflow, artifacts, environment, home, install, java, kafka, object_store, sql_server
+from include.local import airflow, artifacts, environment, home, install, java, object_store, sql_server
 from include.local.airflow import Airflow
-from include.local.broker import HOST, Broker
+from include.local.broker import HOST, Broker, create_topics, own_broker
 from include.local.processes import Platform
 from include.local.status import summary
 from include.monitoring import status
@@ -104,7 +104,7 @@ def start() -> None:
     with _exclusive_lock(config.home):
         platform.forget()
         java_home = java.home()
-        broker = kafka.own_broker(config, java_home)
+        broker = own_broker(config, java_home)
         _require_ports(config, platform, broker)
         object_store.start(config, platform, ANSWER_SECONDS)
         variables = environment.process_environment(environment.write(config, java_home), java_home)
@@ -144,7 +144,7 @@ def _start(config: Settings, platform: Platform, services: Airflow, java_home: P
     _print_progress("Airflow starting")
     if broker:
         broker.wait(ANSWER_SECONDS, lambda: platform.require([BROKER]))
-    _print_progress(f"Kafka broker answers at {kafka.create_topics(_topics())}")
+    _print_progress(f"Kafka broker answers at {create_topics(_topics())}")
     for name, module in _feed_modules().items():
         if not platform.find(name):
             platform.start(name, [str(install.venv() / "bin" / "python"), "-m", module], services.variables)

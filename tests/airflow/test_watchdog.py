@@ -12,7 +12,7 @@ from sqlalchemy import Engine, select, update
 
 from include.airflow.supervisor import watchdog
 from include.airflow.supervisor.watchdog import DriverWatch, Watchdog
-from include.control import driver_rows
+from include.control import orders
 from include.control.incidents import Incident
 from include.control.process import Process
 from include.control.store import database
@@ -193,7 +193,7 @@ def driver_process(engine) -> Iterator[subprocess.Popen]:
     """A process that counts as the driver `main`."""
     process = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     with database.transaction(engine) as connection:
-        driver_rows.lock(connection, "main")
+        orders.lock_driver(connection, "main")
         connection.execute(update(drivers).values(handle=Process.of(process.pid).to_json()))
     yield process
     process.kill()

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import driver_rows, first_loads, incidents, lease, orders
+from include.control import first_loads, incidents, lease, orders
 from include.control.decide import HEALTHY_SECONDS, RUNNING_BUT_UNHEALTHY, START_SECONDS, Decision, State, decide
 from include.control.jobs import store, windows
 from include.control.observed_flow import Failure, ObservedFlow, Start
@@ -97,7 +97,7 @@ def settle(
     process that has ended. health: by flow, the health of its source. Raises Unreachable.
     """
     with database.transaction(engine) as connection:
-        driver_rows.lock(connection, driver)
+        orders.lock_driver(connection, driver)
         orders.lock(connection, flows)
         clock.clamp_future_times(connection, driver, flows)
         observed_driver = _observe_driver(connection, driver, dead_handle)
@@ -155,14 +155,12 @@ def heartbeat_seconds_ago(engine: Engine, name: str = SUPERVISOR) -> float | Non
 
 def _observe_driver(connection: Connection, driver: str, dead_handle: str | None) -> _Driver:
     stored = connection.execute(select(drivers).where(drivers.c.driver == driver)).one_or_none()
-    row = stored or SimpleNamespace(**{**dict.fromkeys(drivers.c.keys()), **driver_rows.NEW, "driver": driver})
+    row = stored or SimpleNamespace(**{**dict.fromkeys(drivers.c.keys()), **orders.NEW_DRIVER, "driver": driver})
     holders, now_seconds = lease.alive(connection), database.now(connection)
     epoch = lease.epoch(connection, lease.driver_lease(driver))
     is_up, shutdown_ = lease.driver_lease(driver) in holders, shutdown.current(connection)
     is_alive = is_up or _may_come_up(row, epoch, dead_handle, now_seconds)
-    restart_seconds_ago = (
-        clock.seconds_ago(now_seconds, row.ends_at) if driver_rows.is_restart_due(row, epoch) else None
-    )
+    restart_seconds_ago = clock.seconds_ago(now_seconds, row.ends_at) if orders.is_restart_due(row, epoch) else None
     return _Driver(row, holders, is_alive, is_up, restart_seconds_ago, flows(connection), shutdown_)
 
 
