@@ -9,6 +9,7 @@ from include.control.skips import BatchToSkip
 from include.errors import Unreachable, UsageError
 from include.flows import batches, resume_position
 from include.flows.batches import BatchHistory, BatchRecord
+from include.flows.source import commit_of
 from include.ledger import inspection
 from include.settings import settings
 from include.spec import Table
@@ -43,7 +44,7 @@ def plan(flow: Table) -> ResetPreview:
     flow_batches = list(history.batches(flow.flow))
     warnings = [fault.sentence for fault in inspection.checkpoint_faults(history, flow_batches)]
     metadata = resume_position.last_commit_metadata(flow)
-    after = (int(metadata["generation"]), int(metadata["batch"])) if metadata else None
+    after = commit_of(metadata)
     try:
         begins = resume_position.after_last_commit(flow, accepts_loss=False)
         offset, files = begins.offset, len(begins.files)
@@ -94,7 +95,7 @@ def planned(flow: Table) -> BatchToSkip:
     generation = checkpoint_files.newest_generation(home)
     batch = None if generation is None else checkpoint_files.last_planned(home / str(generation))
     metadata = resume_position.last_commit_metadata(flow) if settings().is_stored(flow.name) else None
-    written = (metadata["generation"], metadata["batch"]) if metadata else (0, -1)
+    written = commit_of(metadata) or (0, -1)
     if generation is None or batch is None or (generation, batch) <= written:
         raise UsageError(f"{flow.flow} has no batch that is planned and not written: there is nothing to skip")
     path = home / str(generation)
