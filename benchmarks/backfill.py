@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.quality import FIVE, NONE, events
 from benchmarks.support.session import cpu_seconds, session
 from include.catalog import Catalog
-from include.control.jobs import backfills, job_id
+from include.control.jobs import backfills
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
-from include.control.store import database
+from include.control.leases.process import Holder
+from include.control.store import database, job_id
 from include.engine.batch import batch, deduplicate, quality, transform
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint

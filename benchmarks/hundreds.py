@@ -22,9 +22,11 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from sqlalchemy import Engine, update
 
 from benchmarks import status
-from include.control import lease, orders, schedule
-from include.control.observed_flow import Failure
-from include.control.process import Holder
+from include.control import schedule
+from include.control.flows import orders
+from include.control.flows.observed_flow import Failure
+from include.control.leases import lease
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import runs, ticks
 from include.errors import report

@@ -24,13 +24,15 @@ from sqlalchemy import Engine
 from benchmarks.jobs.backfill import BELOW, CATALOG, MADE_AGAIN, RANGE, SOURCE
 from benchmarks.support.session import session
 from include import catalog
-from include.control import commands, lease, orders
+from include.control import commands
 from include.control.commands import Action, Command
-from include.control.jobs import all_kinds, backfills, job_id, store
+from include.control.flows import orders
+from include.control.jobs import all_kinds, backfills, store
 from include.control.jobs.backfills import Backfill
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
-from include.control.store import database
+from include.control.leases import lease
+from include.control.leases.process import Holder
+from include.control.store import database, job_id
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs.job_runner import JobRunner
 from include.engine.stream import driver

@@ -16,10 +16,11 @@ from benchmarks.support.session import cpu_seconds, session
 from benchmarks.windows import rows
 from include import catalog
 from include.catalog import Catalog
-from include.control import commands, orders
+from include.control import commands
 from include.control.commands import Action, Command
+from include.control.flows import orders
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.engine.stream import driver
 from include.engine.stream.host import Host

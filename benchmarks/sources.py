@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from benchmarks.support.session import cpu_seconds, session
 from include.catalog import Catalog
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.engine.stream import driver
 from include.engine.stream.host import Host

@@ -19,7 +19,7 @@ from include import catalog
 from include.airflow import jobs
 from include.airflow.dags import Days
 from include.airflow.job_dag import Driver, SparkJob, job_dag
-from include.control.jobs.job_id import JobKind
+from include.control.store.job_id import JobKind
 from include.project import ranges
 from include.spec import Table
 

@@ -15,7 +15,7 @@ planned and its flows move again. With `dry_run`, `plan` only says what would be
 from include import catalog
 from include.airflow import dags, maintenance
 from include.airflow.job_dag import Driver, SparkJob, job_dag
-from include.control.jobs.job_id import JobKind
+from include.control.store.job_id import JobKind
 from include.spec import Table
 
 

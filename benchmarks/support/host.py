@@ -9,9 +9,10 @@ from pyspark.sql import SparkSession
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import lease, orders
+from include.control.flows import orders
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
+from include.control.leases import lease
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.delta import stored_table
 from include.engine.stream import driver

@@ -9,11 +9,11 @@ from sqlalchemy import Engine
 from include import catalog
 from include.airflow.tasks import evaluate_approval
 from include.checkpoints import checkpoint_files
-from include.control import audit, commands
+from include.control import commands
 from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
-from include.control.incidents import LONGEST_HOURS
+from include.control.flows.incidents import LONGEST_HOURS
 from include.control.skips import BatchToSkip
-from include.control.store import database
+from include.control.store import audit, database
 from include.errors import LeaseHeld, SluiceError, UsageError
 from include.flows import resume_position
 from include.recovery import giving_up, reset

@@ -10,10 +10,11 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sqlalchemy import Engine
 
 from include import catalog, logs
-from include.control.jobs import all_kinds, queue
-from include.control.jobs.job_id import JobId, JobKind
-from include.control.jobs.queue import JobStatus
+from include.control.flows import queue
+from include.control.flows.queue import JobStatus
+from include.control.jobs import all_kinds
 from include.control.store import database
+from include.control.store.job_id import JobId, JobKind
 from include.errors import Unreachable
 from include.settings import settings
 from include.spec import Table

@@ -13,10 +13,9 @@ from sqlalchemy import Engine
 from include import catalog, logs
 from include.airflow import in_driver
 from include.airflow.tasks import evaluate_approval
-from include.control import audit
 from include.control.jobs import backfills, rewinds, store
 from include.control.jobs.rewinds import Rewind
-from include.control.store import database
+from include.control.store import audit, database
 from include.errors import DeclarationError, SluiceError, UsageError
 from include.flows import refreshes
 from include.monitoring import first_load

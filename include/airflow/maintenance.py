@@ -9,12 +9,13 @@ from sqlalchemy import Engine, select
 from include import catalog, logs
 from include.airflow import in_driver
 from include.airflow.supervisor import notify
-from include.control import incidents, lease
-from include.control.alarms import AlarmKind
-from include.control.jobs import job_id, queue, store
+from include.control.flows import incidents, queue
+from include.control.flows.alarms import AlarmKind
+from include.control.jobs import store
 from include.control.jobs.store import DONE
 from include.control.jobs.windows import TableSize, Window
-from include.control.store import database
+from include.control.leases import lease
+from include.control.store import database, job_id
 from include.control.store.schema import runs
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import UsageError

@@ -15,12 +15,12 @@ from include.cli.output import FlowName, Json, Limit, TableName, moment, show
 from include.control import vacuum_holds
 from include.control.jobs import all_kinds, stale_rows
 from include.control.jobs.backfills import Backfill
-from include.control.jobs.job_id import JobKind
 from include.control.jobs.rewinds import Rewind
 from include.control.jobs.stale_rows import Stale
 from include.control.jobs.store import FAILED, PLANNED, StoredJob
 from include.control.jobs.windows import Window
 from include.control.store import database
+from include.control.store.job_id import JobKind
 from include.delta.delta_log import DeltaLog
 from include.errors import UsageError
 from include.maintenance import table_state

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Engine, select
 
-from include.control import audit
-from include.control.store import database
+from include.control.store import audit, database
 from include.control.store.schema import accepted_differences
 
 

@@ -6,10 +6,10 @@ from sqlalchemy import ColumnElement, Engine, String, Table, cast, delete, exist
 
 from include import retention
 from include.control import schedule
-from include.control.jobs.job_id import JobKind
 from include.control.jobs.store import PLANNED, SKIPPED
 from include.control.jobs.windows import ASKED, OPEN
 from include.control.store import database
+from include.control.store.job_id import JobKind
 from include.control.store.job_schema import job_events, jobs
 from include.control.store.schema import acknowledgements, audits, incidents, leases, pauses, readers, shutdowns
 

@@ -5,12 +5,14 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
-from include.control import audit, incidents, lease, orders, skips, vacuum_holds
-from include.control.alarms import AlarmKind
-from include.control.incidents import Acknowledgement
+from include.control import skips, vacuum_holds
+from include.control.flows import incidents, orders
+from include.control.flows.alarms import AlarmKind
+from include.control.flows.incidents import Acknowledgement
 from include.control.jobs import held_flows, stale_rows
+from include.control.leases import lease
 from include.control.skips import BatchToSkip
-from include.control.store import database
+from include.control.store import audit, database
 from include.control.store.schema import audits, drivers, resets, runs, ticks
 from include.spec import table_of
 

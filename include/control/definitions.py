@@ -4,9 +4,9 @@ from sqlalchemy import Connection, Engine, select
 
 from include import catalog
 from include.catalog import Catalog
-from include.control import incidents, orders
-from include.control.alarms import AlarmKind
-from include.control.incidents import Acknowledgement
+from include.control.flows import incidents, orders
+from include.control.flows.alarms import AlarmKind
+from include.control.flows.incidents import Acknowledgement
 from include.control.store import database
 from include.control.store.schema import runs
 from include.spec import table_of

@@ -9,12 +9,13 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from include.control import lease, lock, orders
+from include.control.flows import orders
+from include.control.flows.orders import Order
 from include.control.jobs import windows
-from include.control.lease import Lease, Sightings
-from include.control.lock import LockRequest, Obstacle
-from include.control.orders import Order
-from include.control.process import Holder
+from include.control.leases import lease, lock
+from include.control.leases.lease import Lease, Sightings
+from include.control.leases.lock import LockRequest, Obstacle
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.errors import LeaseLost, SluiceError, Unreachable
 from include.settings import LEASE_CHECK_INTERVAL, LEASE_MARGIN

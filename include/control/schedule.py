@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 
 from sqlalchemy import Connection, Engine, delete, select
 
-from include.control import commands, orders
+from include.control import commands
 from include.control.commands import Action, Command
+from include.control.flows import orders
 from include.control.jobs import held_flows
 from include.control.store import database
 from include.control.store.schema import desired, ticks

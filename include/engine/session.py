@@ -12,7 +12,7 @@ from pyspark import SparkContext, cloudpickle
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog, table_packages
-from include.control.process import create_temporary_folder
+from include.control.leases.process import create_temporary_folder
 from include.engine import sql_text
 from include.errors import UsageError
 from include.lake import object_store

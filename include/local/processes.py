@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from include.control.process import Process
+from include.control.leases.process import Process
 from include.errors import SetupError
 
 MARKER = "SLUICE_PLATFORM"

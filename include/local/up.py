@@ -15,9 +15,10 @@ from pathlib import Path
 from sqlalchemy import Engine, select, update
 
 from include import catalog
-from include.control import lease, orders
 from include.control import ports as control_ports
-from include.control.process import Process
+from include.control.flows import orders
+from include.control.leases import lease
+from include.control.leases.process import Process
 from include.control.store import database
 from include.control.store.schema import drivers, runs
 from include.control.supervision import shutdown, supervision, supervisor_presence

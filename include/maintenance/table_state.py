@@ -11,7 +11,8 @@ from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
-from include.control import orders, vacuum_holds
+from include.control import vacuum_holds
+from include.control.flows import orders
 from include.control.jobs import backfills, windows
 from include.control.jobs.windows import TableSize
 from include.control.store import database

@@ -13,8 +13,9 @@ from sqlalchemy import Engine, select
 
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
-from include.control import first_loads, incidents, orders
-from include.control.decide import State
+from include.control import first_loads
+from include.control.flows import incidents, orders
+from include.control.flows.decide import State
 from include.control.store import database
 from include.control.store.schema import incidents as incident_rows
 from include.control.supervision import lag_history, supervision

@@ -13,14 +13,15 @@ from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.checkpoints.checkpoint_files import newest_generation
-from include.control import audit, lease
-from include.control.jobs import backfills, job_id, queue, rewinds, store
+from include.control.flows import queue
+from include.control.jobs import backfills, rewinds, store
 from include.control.jobs.backfills import Backfill, Follower
-from include.control.jobs.job_id import JobId, JobKind
 from include.control.jobs.rewinds import PartialRewind, Rewind
 from include.control.jobs.store import StoredJob
-from include.control.process import Holder
-from include.control.store import database
+from include.control.leases import lease
+from include.control.leases.process import Holder
+from include.control.store import audit, database, job_id
+from include.control.store.job_id import JobId, JobKind
 from include.errors import UsageError
 from include.flows.batches import BACKFILL
 from include.project.ranges import Slice

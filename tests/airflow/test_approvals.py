@@ -5,7 +5,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import select
 
 from include.airflow import controls, jobs, tasks
-from include.control import orders
+from include.control.flows import orders
 from include.control.jobs import rewinds, store
 from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.control.store import database

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, select
 
 from include.airflow import controls, tasks
 from include.airflow.supervisor import watchdog
-from include.control import incidents, orders
+from include.control.flows import incidents, orders
 from include.control.store import database
 from include.control.store.schema import audits, releases, resets, skips
 from include.local import environment

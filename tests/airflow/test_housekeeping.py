@@ -12,8 +12,9 @@ from sqlalchemy import func, select, text
 from include import catalog, retention
 from include.airflow.supervisor import housekeeping, notify, watchdog
 from include.airflow.supervisor.watchdog import Housekeeper
-from include.control import commands, incidents
+from include.control import commands
 from include.control.commands import Action, Command
+from include.control.flows import incidents
 from include.control.store import database
 from include.settings import settings
 from tests.conftest import ROOT

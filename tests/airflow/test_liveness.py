@@ -10,7 +10,7 @@ from include.airflow.launchers.launch import Liveness
 from include.airflow.launchers.standalone import ANSWER_SECONDS
 from include.airflow.launchers.submit import Local
 from include.airflow.supervisor.reconcile import MOST_TASKS, to_task_arguments
-from include.control.process import Process
+from include.control.leases.process import Process
 
 DEAD_HANDLE = Process(1, -1.0, "another boot").to_json()
 

@@ -16,12 +16,13 @@ from sqlalchemy import Engine, select
 from include import catalog
 from include.airflow import dags as airflow_dags
 from include.airflow import maintenance
-from include.control import lease
-from include.control.jobs import job_id, queue, store, windows
+from include.control.flows import queue
+from include.control.jobs import store, windows
 from include.control.jobs.windows import TableSize, Window
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
-from include.control.store import database
+from include.control.leases import lease
+from include.control.leases.process import Holder
+from include.control.store import database, job_id
 from include.control.store.schema import incidents
 from include.delta.delta_log import DeltaLog
 from include.maintenance import table_state

@@ -14,11 +14,11 @@ from sqlalchemy import Engine
 
 from include.airflow.supervisor import notify
 from include.cli.main import function_of
-from include.control import incidents
-from include.control.alarms import ACTIONS, ALARMS, AlarmKind
 from include.control.commands import DESTRUCTIVE
-from include.control.decide import UNHEALTHY, State
-from include.control.incidents import Incident
+from include.control.flows import incidents
+from include.control.flows.alarms import ACTIONS, ALARMS, AlarmKind
+from include.control.flows.decide import UNHEALTHY, State
+from include.control.flows.incidents import Incident
 from include.control.store import database
 from include.errors import Unreachable, UsageError
 from tests.conftest import ROOT, free_port

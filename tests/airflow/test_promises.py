@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from include.airflow.supervisor import reconcile, source_health
 from include.catalog import Catalog
-from include.control import incidents
+from include.control.flows import incidents
 from include.control.store import database
 from include.control.supervision.supervision import SourceHealth
 from include.spec import Delta, Files, Replace, Table

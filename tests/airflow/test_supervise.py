@@ -10,10 +10,12 @@ from sqlalchemy import select
 from include import catalog
 from include.airflow.launchers import submit
 from include.airflow.supervisor import reconcile
-from include.control import commands, lease, orders
+from include.control import commands
 from include.control.commands import Action, Command
-from include.control.observed_flow import Failure
-from include.control.process import Holder
+from include.control.flows import orders
+from include.control.flows.observed_flow import Failure
+from include.control.leases import lease
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import runs
 from include.local.broker import create_topic

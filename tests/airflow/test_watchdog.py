@@ -12,9 +12,9 @@ from sqlalchemy import Engine, select, update
 
 from include.airflow.supervisor import watchdog
 from include.airflow.supervisor.watchdog import DriverWatch, Watchdog
-from include.control import orders
-from include.control.incidents import Incident
-from include.control.process import Process
+from include.control.flows import orders
+from include.control.flows.incidents import Incident
+from include.control.leases.process import Process
 from include.control.store import database
 from include.control.store.schema import drivers, incidents, pulses
 from include.control.supervision import shutdown, supervision, supervisor_presence

@@ -116,7 +116,7 @@ def test_what_is_left_without_the_examples_is_a_whole_project(run, clone: Path):
     assert "error" not in lines[-1]
     # These tests need no example table.
     for test in (
-        "tests/unit/control/test_lease.py",
+        "tests/unit/control/leases/test_lease.py",
         "tests/faults/test_checkpoints.py",
         "tests/streaming/jobs/test_backfill.py",
     ):

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from include import catalog
-from include.control import alarms
-from include.control.alarms import ALARMS, AlarmKind
 from include.control.commands import Action
+from include.control.flows import alarms
+from include.control.flows.alarms import ALARMS, AlarmKind
 from include.local.broker import create_topic
 from tests.conftest import ROOT
 from tests.support.pipeline import TOPIC

@@ -25,7 +25,7 @@ ENVIRONMENT = {
 } | GIT_IDENTITY
 
 TABLE = "include/tables/bronze/orders.py"
-CORE_FILES = ("tests/conftest.py", "tests/support/flows.py", "tests/unit/control/test_lease.py")
+CORE_FILES = ("tests/conftest.py", "tests/support/flows.py", "tests/unit/control/leases/test_lease.py")
 CHANGED_EXAMPLE = "include/examples/tables/gold/heart_rate_by_model.py"
 SPEC = "include/spec/table.py"
 

@@ -13,7 +13,7 @@ from include.control import commands
 from include.control.commands import Command
 from include.control.jobs import store, windows
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import losses
 from include.engine.jobs import refresh as engine_refresh

@@ -7,7 +7,7 @@ import pytest
 from include import catalog
 from include.catalog import Catalog
 from include.control.commands import Action
-from include.control.decide import State
+from include.control.flows.decide import State
 from include.control.supervision import supervision
 from include.engine.jobs import refresh as engine_refresh
 from include.errors import Unreachable

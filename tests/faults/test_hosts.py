@@ -7,9 +7,11 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from include.control import commands, lease, orders
+from include.control import commands
 from include.control.commands import Action, Command
-from include.control.decide import State
+from include.control.flows import orders
+from include.control.flows.decide import State
+from include.control.leases import lease
 from include.control.store import database
 from include.control.store.schema import desired, runs
 from include.control.supervision import supervision

@@ -9,14 +9,15 @@ import pytest
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import commands, lease
+from include.control import commands
 from include.control.commands import Action, Command
-from include.control.jobs import all_kinds, backfills, job_id, stale_rows, store
+from include.control.flows.queue import JobStatus
+from include.control.jobs import all_kinds, backfills, stale_rows, store
 from include.control.jobs.backfills import Backfill
-from include.control.jobs.queue import JobStatus
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
-from include.control.store import database
+from include.control.leases import lease
+from include.control.leases.process import Holder
+from include.control.store import database, job_id
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import job_runner, replacement
 from include.engine.jobs.backfill import BackfillJob

@@ -21,7 +21,7 @@ from include.control import commands, vacuum_holds
 from include.control.commands import Action
 from include.control.jobs import store, windows
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import pauses, runs
 from include.delta import stored_table

@@ -17,10 +17,10 @@ from deltalake.exceptions import TableNotFoundError
 
 from include.catalog import Catalog
 from include.control.jobs import all_kinds, store
-from include.control.jobs.job_id import JobKind
 from include.control.jobs.windows import Window
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
+from include.control.leases.process import Holder
+from include.control.store.job_id import JobKind
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import refresh as engine_refresh
 from include.engine.jobs.worker import leases

@@ -5,8 +5,9 @@ from dataclasses import replace
 from sqlalchemy import update
 
 from include.airflow.supervisor.reconcile import next_tick
-from include.control import orders, schedule
-from include.control.decide import State
+from include.control import schedule
+from include.control.flows import orders
+from include.control.flows.decide import State
 from include.control.store import database
 from include.control.store.schema import ticks
 from include.control.supervision import supervision

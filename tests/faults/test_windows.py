@@ -18,12 +18,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from include.catalog import Catalog
-from include.control import lease
 from include.control.jobs import store, windows
 from include.control.jobs.windows import Window
 from include.control.lease_renewer import LeaseRenewer
-from include.control.lock import LockRequest
-from include.control.process import Holder
+from include.control.leases import lease
+from include.control.leases.lock import LockRequest
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog

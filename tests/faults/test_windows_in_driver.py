@@ -7,8 +7,10 @@ from sqlalchemy import Engine
 
 from include.control import commands
 from include.control.commands import Action, Command
-from include.control.jobs import all_kinds, job_id, queue, store, windows
+from include.control.flows import queue
+from include.control.jobs import all_kinds, store, windows
 from include.control.jobs.windows import Window
+from include.control.store import job_id
 from include.delta.delta_log import DeltaLog
 from include.engine.tables import maintain
 from include.ledger import verify

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from include.catalog import Catalog
 from include.control.jobs import store, windows
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.engine.jobs import replay as engine_replay
 from include.engine.jobs.replay import ReplayJob

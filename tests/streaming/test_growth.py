@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from include.control import orders
+from include.control.flows import orders
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.engine.fast_path import data_file, transaction
 from include.engine.stream.driver import jvm_pid

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from include.control import process
-from include.control.process import OWNER, Process
+from include.control.leases import process
+from include.control.leases.process import OWNER, Process
 from include.settings import settings
 
 

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
-from include.control.jobs import backfills, job_id, store
+from include.control.jobs import backfills, store
 from include.control.jobs.backfills import Backfill
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
-from include.control.store import database
+from include.control.leases.process import Holder
+from include.control.store import database, job_id
 from include.engine.jobs.backfill import BackfillJob
 from include.engine.jobs.worker import Worker
 from include.engine.stream.driver import jvm_pid

@@ -11,10 +11,12 @@ import pytest
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import SparkSession
 
-from include.control import commands, lease, orders
+from include.control import commands
 from include.control.commands import Action, Command
+from include.control.flows import orders
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
+from include.control.leases import lease
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.delta import stored_table
 from include.engine.jobs.job_runner import JobRunner

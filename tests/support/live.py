@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 from sqlalchemy import select
 
-from include.control import lease
-from include.control.process import Holder
+from include.control.leases import lease
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import drivers, runs
 from include.control.supervision import supervision

@@ -166,7 +166,9 @@ def run(mutants: list[str], tests: list[str], most_seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="names the breaks of the code that no test notices")
-    parser.add_argument("patterns", nargs="*", default=["*"], help="names of mutants, such as include.control.lease.*")
+    parser.add_argument(
+        "patterns", nargs="*", default=["*"], help="names of mutants, such as include.control.leases.lease.*"
+    )
     parser.add_argument("--sample", type=int, help="at most so many mutants of each module; all if not given")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000), help="of the sample")
     parser.add_argument("--seconds", type=float, default=30, help="for the tests of a mutant that nobody notices")

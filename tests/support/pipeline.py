@@ -19,9 +19,10 @@ from deltalake.exceptions import TableNotFoundError
 from sqlalchemy import Engine
 
 from include import catalog
-from include.control import commands, lease
+from include.control import commands
 from include.control.commands import Action, Command
-from include.control.process import Holder
+from include.control.leases import lease
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import desired
 from include.examples import views

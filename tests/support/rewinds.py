@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
-from include.control.jobs import job_id, rewinds, store
+from include.control.jobs import rewinds, store
 from include.control.jobs.rewinds import Rewind
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
-from include.control.store import database
+from include.control.leases.process import Holder
+from include.control.store import database, job_id
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import rewind
 from include.engine.jobs.worker import Worker

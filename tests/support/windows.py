@@ -2,9 +2,9 @@
 
 from sqlalchemy import Engine, delete, update
 
-from include.control.jobs import job_id, store
+from include.control.jobs import store
 from include.control.jobs.windows import OPEN
-from include.control.store import database
+from include.control.store import database, job_id
 from include.control.store.job_schema import job_events
 
 

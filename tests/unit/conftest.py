@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from include.control.process import Holder, Process
+from include.control.leases.process import Holder, Process
 from include.control.store import database, schema
 from include.control.store.job_schema import metadata
 from include.settings import settings

@@ -241,7 +241,7 @@ MODULES_IN_CIRCLES = {
 }
 # Still to be cut.
 FOLDERS_IN_CIRCLES = {
-    *("include.control", "include.control.jobs", "include.lake", "include.settings"),
+    *("include.lake", "include.settings"),
     *(f"include.engine.{name}" for name in ("batch", "check", "checkpoints", "fast_path", "files", "tables")),
 }
 

@@ -16,7 +16,7 @@ from zipfile import ZipFile
 from sqlalchemy.engine import make_url
 
 from include.airflow.launchers import submit
-from include.control.process import Process
+from include.control.leases.process import Process
 from include.errors import Unreachable, UsageError
 from include.settings import ROOT, settings
 

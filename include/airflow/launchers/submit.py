@@ -16,7 +16,7 @@ from typing import BinaryIO
 import psutil
 from sqlalchemy.engine import make_url
 
-from include.control.process import Process
+from include.control.leases.process import Process
 from include.errors import UsageError
 from include.retention import LOG_BYTES
 from include.settings import ROOT, kafka_variables, settings

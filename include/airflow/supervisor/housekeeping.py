@@ -18,9 +18,10 @@ import psutil
 
 from include import logs, retention
 from include.checkpoints import checkpoint_files
-from include.control import cleanup, incidents
-from include.control.alarms import AlarmKind
-from include.control.process import OWNER, is_leftover
+from include.control import cleanup
+from include.control.flows import incidents
+from include.control.flows.alarms import AlarmKind
+from include.control.leases.process import OWNER, is_leftover
 from include.control.store import database
 from include.errors import report
 from include.lake import directories

@@ -20,9 +20,9 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
 from include import logs
-from include.control import alarms, incidents
-from include.control.alarms import AlarmKind
-from include.control.incidents import Incident
+from include.control.flows import alarms, incidents
+from include.control.flows.alarms import AlarmKind
+from include.control.flows.incidents import Incident
 from include.control.store import database
 from include.control.supervision import supervision
 from include.errors import SluiceError, Unreachable, UsageError

@@ -18,9 +18,10 @@ from include.airflow.launchers import launch
 from include.airflow.launchers.launch import Launcher, Liveness
 from include.airflow.supervisor import kafka_connections, notify, source_health
 from include.catalog import Catalog
-from include.control import alarms, definitions, incidents, schedule
-from include.control.decide import State
+from include.control import definitions, schedule
 from include.control.definitions import INVALID_DEFINITION
+from include.control.flows import alarms, incidents
+from include.control.flows.decide import State
 from include.control.store import database
 from include.control.supervision import shutdown, supervision
 from include.control.supervision.supervision import SourceHealth

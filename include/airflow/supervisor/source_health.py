@@ -7,8 +7,8 @@ from sqlalchemy import Engine
 
 from include import logs
 from include.catalog import Catalog
-from include.control import incidents
-from include.control.decide import State
+from include.control.flows import incidents
+from include.control.flows.decide import State
 from include.control.store import database
 from include.control.supervision import lag_history
 from include.control.supervision.supervision import SourceHealth

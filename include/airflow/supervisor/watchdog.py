@@ -22,9 +22,9 @@ from sqlalchemy import Engine
 
 from include import logs
 from include.airflow.supervisor import housekeeping
-from include.control import incidents
-from include.control.alarms import AlarmKind
-from include.control.incidents import Incident
+from include.control.flows import incidents
+from include.control.flows.alarms import AlarmKind
+from include.control.flows.incidents import Incident
 from include.control.store import database
 from include.control.supervision import supervision, supervisor_presence
 from include.control.supervision.supervisor_presence import LATE_SECONDS, Presence

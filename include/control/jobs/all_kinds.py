@@ -4,14 +4,15 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select
 
-from include.control.jobs import queue, store
+from include.control.flows import queue
+from include.control.flows.queue import JobStatus, is_job
+from include.control.jobs import store
 from include.control.jobs.backfills import Backfill
-from include.control.jobs.job_id import JobId, JobKind
-from include.control.jobs.queue import JobStatus, is_job
 from include.control.jobs.rewinds import Rewind
 from include.control.jobs.store import FAILED, GIVEN_UP, StoredJob
 from include.control.jobs.windows import Window
 from include.control.store import database
+from include.control.store.job_id import JobId, JobKind
 from include.control.store.job_schema import jobs
 from include.errors import UsageError
 

@@ -8,12 +8,13 @@ from typing import ClassVar
 
 from sqlalchemy import ColumnElement, Connection, Engine, select, update
 
-from include.control import audit, lease, resets
-from include.control.jobs import held_flows, job_id, queue, stale_rows, store
-from include.control.jobs.job_id import JobKind
+from include.control.flows import queue, resets
+from include.control.flows.resets import Reset
+from include.control.jobs import held_flows, stale_rows, store
 from include.control.jobs.store import DONE, GIVEN_UP, PLANNED, StoredJob
-from include.control.resets import Reset
-from include.control.store import database
+from include.control.leases import lease
+from include.control.store import audit, database, job_id
+from include.control.store.job_id import JobKind
 from include.control.store.job_schema import jobs
 from include.errors import FlowFailed, UsageError
 from include.project.ranges import Slice, from_stored_texts

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from sqlalchemy import Connection, select, update
 
-from include.control import audit, orders
-from include.control.jobs.job_id import JobId, JobKind
-from include.control.jobs.queue import is_job
+from include.control.flows import orders
+from include.control.flows.queue import is_job
+from include.control.store import audit
+from include.control.store.job_id import JobId, JobKind
 from include.control.store.job_schema import jobs
 from include.control.store.schema import desired
 

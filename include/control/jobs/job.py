@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from sqlalchemy import Engine
 
-from include.control.jobs import queue, store
-from include.control.jobs.job_id import JobId
+from include.control.flows import queue
+from include.control.jobs import store
 from include.control.jobs.store import StoredJob
+from include.control.store.job_id import JobId
 
 
 class HoldsLeases(Protocol):

@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 from sqlalchemy import Connection, Engine
 
 from include import logs
-from include.control import audit, resets
+from include.control.flows import resets
+from include.control.flows.resets import Reset
 from include.control.jobs import backfills, held_flows, stale_rows, store
 from include.control.jobs.backfills import Backfill
-from include.control.jobs.job_id import JobKind
 from include.control.jobs.store import DONE, GIVEN_UP, PLANNED, StoredJob
-from include.control.resets import Reset
-from include.control.store import database
+from include.control.store import audit, database
+from include.control.store.job_id import JobKind
 from include.control.store.job_schema import jobs
 from include.errors import FlowBroken, UsageError
 from include.project.ranges import Slice

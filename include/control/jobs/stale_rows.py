@@ -11,8 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
 
-from include.control.jobs import job_id
-from include.control.store import database
+from include.control.store import database, job_id
 from include.control.store.job_schema import stale
 from include.project.ranges import Slice, from_stored_texts
 from include.spec import table_of

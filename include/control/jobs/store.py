@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Self, TypeVar
 from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, or_, select, update
 
 from include import logs
-from include.control import audit, lease
-from include.control.jobs import events, held_flows, queue
-from include.control.jobs.events import Event
-from include.control.jobs.job_id import JobId, JobKind
-from include.control.jobs.queue import is_job
-from include.control.store import database
+from include.control.flows import queue
+from include.control.flows.queue import is_job
+from include.control.jobs import held_flows
+from include.control.leases import lease
+from include.control.store import audit, database, job_events
+from include.control.store.job_events import Event
+from include.control.store.job_id import JobId, JobKind
 from include.control.store.job_schema import jobs
 from include.errors import SluiceError, UsageError
 
@@ -162,7 +163,7 @@ def set_state(connection: Connection, job: JobId, state: str, **values: Any) -> 
     """Store that the job enters a state, and other columns. The failure of an earlier try is over."""
     now = database.now(connection)
     update_job(connection, job, **{"failure": None, "state": state, "state_at": now, **values})
-    events.record(connection, job, state, details=values.get("failure") or values.get("message"))
+    job_events.record(connection, job, state, details=values.get("failure") or values.get("message"))
 
 
 def enter(engine: Engine, job: StoredJob, state: str, message: str) -> None:
@@ -204,7 +205,7 @@ def record_failure(engine: Engine, job: StoredJob, failure: str, resumes_flows: 
         if resumes_flows:
             held_flows.resume(connection, job.id, job.who)
         update_job(connection, job.id, failure=failure)
-        events.record(connection, job.id, Event.TRY_FAILED, details=failure)
+        job_events.record(connection, job.id, Event.TRY_FAILED, details=failure)
 
 
 @contextmanager
@@ -225,7 +226,7 @@ def fail_request(engine: Engine, job: JobId, failure: str) -> None:
         for part in of_all_kinds(connection, is_part):
             if not part.is_at_work:
                 update_job(connection, part.id, failure=failure)
-                events.record(connection, part.id, Event.TRY_FAILED, details=failure)
+                job_events.record(connection, part.id, Event.TRY_FAILED, details=failure)
     # Last: until then, the next driver goes on with it if this one dies.
     queue.withdraw(engine, job)
 
@@ -233,7 +234,7 @@ def fail_request(engine: Engine, job: JobId, failure: str) -> None:
 def approve(engine: Engine, job: StoredJob, approver: str) -> None:
     """Record that a planned job may begin, and who approved it. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        events.record(connection, job.id, Event.APPROVED, approver)
+        job_events.record(connection, job.id, Event.APPROVED, approver)
         result = f"{job.message}: approved by {approver}"
         audit.record(connection, job.who, job.kind, job.table, job.reason, result)
 
@@ -243,7 +244,7 @@ def require_approved(engine: Engine, job: StoredJob) -> None:
     if job.state != PLANNED:
         return
     with database.reading(engine) as connection:
-        if Event.APPROVED not in events.newest_times(connection, job.id):
+        if Event.APPROVED not in job_events.newest_times(connection, job.id):
             raise UsageError(
                 f"{job.table}: {job.id} is not begun, as nobody has approved it: approve it in Airflow, or begin it "
                 f"with --approved-by NAME"

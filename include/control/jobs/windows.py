@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Self
 
 from sqlalchemy import Connection, Engine, Row, insert, select
 
-from include.control import lease
-from include.control.jobs import events, job_id, store
-from include.control.jobs.job_id import JobKind
+from include.control.jobs import store
 from include.control.jobs.store import DONE, FAILED, StoredJob
-from include.control.lock import CONDITIONAL, LockRequest
-from include.control.process import Holder
-from include.control.store import database
+from include.control.leases import lease
+from include.control.leases.lock import CONDITIONAL, LockRequest
+from include.control.leases.process import Holder
+from include.control.store import database, job_events, job_id
+from include.control.store.job_id import JobKind
 from include.control.store.job_schema import jobs
 from include.control.store.schema import leases, pauses
 
@@ -67,7 +67,7 @@ class Window(StoredJob):
             window = replace(window, state=FAILED, reason=f"{window.reason}{DIED}")
         if row.epoch is None:
             return window
-        times = events.newest_times(connection, window.id)
+        times = job_events.newest_times(connection, window.id)
         window = replace(window, asked_at=times.get(ASKED), opened_at=times.get(OPEN))
         query = select(pauses).where((pauses.c.target == row.target) & (pauses.c.epoch == row.epoch))
         waits = connection.execute(query.order_by(pauses.c.number))

@@ -43,7 +43,7 @@ job_events = Table(
     Column("kind", String, nullable=False),
     Column("number", Integer, nullable=False),
     Column("at", Float, nullable=False),
-    Column("event", String, nullable=False, comment="a state that the job entered, or control.jobs.events.Event"),
+    Column("event", String, nullable=False, comment="a state that the job entered, or control.store.job_events.Event"),
     Column("who", String, comment="a person or a driver; NULL: the job itself"),
     Column("details", String, comment="in words"),
     Index("events_of_job", "kind", "number"),

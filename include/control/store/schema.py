@@ -18,7 +18,7 @@ leases = Table(
     metadata,
     Column("flow", String, primary_key=True),
     Column("epoch", BigInteger, nullable=False, comment="fencing token: one more at every acquisition, never less"),
-    Column("holder", String, nullable=False, comment="JSON of include.control.process.Holder"),
+    Column("holder", String, nullable=False, comment="JSON of include.control.leases.process.Holder"),
     Column("expires_at", Float, nullable=False, comment="seconds since 1970, by the database's clock; 0: released"),
     Column("writes", String, index=True, comment="the table its holder writes now, or waits for; NULL: none"),
     Column("mode", String, comment="how: shared, conditional, alone, or wants (to be alone)"),

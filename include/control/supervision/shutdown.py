@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import lease
-from include.control.decide import START_SECONDS
-from include.control.process import Holder, Process
+from include.control.flows.decide import START_SECONDS
+from include.control.leases import lease
+from include.control.leases.process import Holder, Process
 from include.control.store import clock, database
 from include.control.store.schema import drivers, runs, shutdowns
 

@@ -7,11 +7,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control import first_loads, incidents, lease, orders
-from include.control.decide import HEALTHY_SECONDS, RUNNING_BUT_UNHEALTHY, START_SECONDS, Decision, State, decide
+from include.control import first_loads
+from include.control.flows import incidents, orders
+from include.control.flows.decide import HEALTHY_SECONDS, RUNNING_BUT_UNHEALTHY, START_SECONDS, Decision, State, decide
+from include.control.flows.observed_flow import Failure, ObservedFlow, Start
 from include.control.jobs import store, windows
-from include.control.observed_flow import Failure, ObservedFlow, Start
-from include.control.process import Holder, Process
+from include.control.leases import lease
+from include.control.leases.process import Holder, Process
 from include.control.store import clock, database
 from include.control.store.job_schema import jobs
 from include.control.store.schema import desired, drivers, pulses, runs

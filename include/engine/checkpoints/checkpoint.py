@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from include.checkpoints import checkpoint_files
 from include.checkpoints.checkpoint_files import OWNER
-from include.control.resets import Reset
+from include.control.flows.resets import Reset
 from include.control.skips import Skip
 from include.delta import commit_history, stored_table
 from include.engine.checkpoints import definition, generation

@@ -11,11 +11,11 @@ from sqlalchemy import Engine
 
 from include import catalog, logs
 from include.catalog import Catalog
-from include.control.jobs import backfills, job_id, store
+from include.control.jobs import backfills, store
 from include.control.jobs.backfills import Backfill, Follower
 from include.control.jobs.job import Job
-from include.control.jobs.job_id import JobId, JobKind
-from include.control.store import database
+from include.control.store import database, job_id
+from include.control.store.job_id import JobId, JobKind
 from include.engine import failure
 from include.engine.checkpoints import definition
 from include.engine.jobs import shadow_table

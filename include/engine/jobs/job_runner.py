@@ -18,13 +18,14 @@ from sqlalchemy import Engine
 
 from include import catalog, logs
 from include.catalog import Catalog
-from include.control.jobs import queue, store
+from include.control.flows import queue
+from include.control.flows.orders import Orders
+from include.control.jobs import store
 from include.control.jobs.job import Job
-from include.control.jobs.job_id import JobId
 from include.control.lease_renewer import LeaseRenewer
-from include.control.orders import Orders
-from include.control.process import Holder
+from include.control.leases.process import Holder
 from include.control.store import database
+from include.control.store.job_id import JobId
 from include.engine import failure, jobs
 from include.engine.jobs.worker import Worker
 from include.engine.session import jvm_of

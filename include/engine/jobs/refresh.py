@@ -16,8 +16,8 @@ from include import logs
 from include.catalog import Catalog
 from include.control.jobs import stale_rows, store
 from include.control.jobs.job import Job
-from include.control.jobs.job_id import JobId, JobKind
 from include.control.store import database
+from include.control.store.job_id import JobId, JobKind
 from include.delta import stored_table, versions
 from include.engine import struct_type
 from include.engine.batch import quality

@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from include.checkpoints import checkpoint_files
-from include.control import lease
 from include.control.jobs import backfills, store
 from include.control.jobs.backfills import Backfill
+from include.control.leases import lease
 from include.control.store import database
 from include.delta.backlog import StreamSource
 from include.delta.delta_log import DeltaLog

@@ -21,8 +21,8 @@ from include import logs
 from include.catalog import Catalog
 from include.control.jobs import store
 from include.control.jobs.job import Job
-from include.control.jobs.job_id import JobId, JobKind
 from include.control.store import database
+from include.control.store.job_id import JobId, JobKind
 from include.control.store.job_schema import jobs
 from include.delta import stored_table
 from include.engine import sql_text, struct_type

@@ -9,13 +9,13 @@ from contextlib import suppress
 
 from include import logs
 from include.catalog import Catalog
-from include.control import resets
-from include.control.jobs import job_id, rewinds, stale_rows, store
+from include.control.flows import resets
+from include.control.flows.resets import Reset
+from include.control.jobs import rewinds, stale_rows, store
 from include.control.jobs.job import Job
-from include.control.jobs.job_id import JobKind
 from include.control.jobs.rewinds import Rewind
-from include.control.resets import Reset
-from include.control.store import database
+from include.control.store import database, job_id
+from include.control.store.job_id import JobKind
 from include.delta.commit_history import REWIND
 from include.delta.delta_log import DeltaLog
 from include.engine import failure, sql_text

@@ -14,10 +14,10 @@ from sqlalchemy import Engine
 
 from include import logs
 from include.catalog import Catalog
-from include.control import lease
 from include.control.jobs import rewinds, windows
 from include.control.lease_renewer import LeaseRenewer
-from include.control.lock import LockRequest
+from include.control.leases import lease
+from include.control.leases.lock import LockRequest
 from include.control.store import database
 from include.engine import failure
 from include.engine.session import late_commits_fail

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from include.catalog import Catalog
-from include.control.jobs import job_id, store
+from include.control.jobs import store
 from include.control.jobs.job import Job
-from include.control.jobs.job_id import JobKind
 from include.control.jobs.store import DONE
-from include.control.store import database
+from include.control.store import database, job_id
+from include.control.store.job_id import JobKind
 from include.engine.jobs.worker import Worker, open_worker
 from include.maintenance import table_state
 from include.settings import settings

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
-from include.control import lease
 from include.control.jobs import windows
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
+from include.control.leases import lease
+from include.control.leases.process import Holder
 from include.engine.jobs.table_window import Window
 from include.engine.session import open_session
 from include.engine.stream import driver

@@ -11,9 +11,10 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from include import catalog, logs
-from include.control import lease, orders
+from include.control.flows import orders
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder, Process
+from include.control.leases import lease
+from include.control.leases.process import Holder, Process
 from include.control.store import database
 from include.engine.batch import prepare
 from include.engine.session import jvm_of, open_session

@@ -19,9 +19,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include import catalog, logs
 from include.checkpoints import checkpoint_files
 from include.control import first_loads
+from include.control.flows.orders import Order
 from include.control.lease_renewer import LeaseRenewer
-from include.control.lock import LockRequest
-from include.control.orders import Order
+from include.control.leases.lock import LockRequest
 from include.control.store import database
 from include.delta import stored_table
 from include.engine import failure

@@ -10,10 +10,11 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
 from include import catalog, logs
-from include.control import lease, orders
+from include.control.flows import orders
+from include.control.flows.observed_flow import Failure
+from include.control.flows.orders import Order, Orders
 from include.control.lease_renewer import LeaseRenewer
-from include.control.observed_flow import Failure
-from include.control.orders import Order, Orders
+from include.control.leases import lease
 from include.engine import failure
 from include.engine.checkpoints import checkpoint
 from include.engine.stream import flow, preparation

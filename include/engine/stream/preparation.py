@@ -10,12 +10,13 @@ from sqlalchemy import Engine
 
 from include import catalog, logs
 from include.checkpoints import checkpoint_files
-from include.control import audit, resets, skips, vacuum_holds
+from include.control import skips, vacuum_holds
 from include.control.definitions import INVALID_DEFINITION
+from include.control.flows import resets
 from include.control.jobs import rewinds, stale_rows
 from include.control.lease_renewer import LeaseRenewer
-from include.control.lock import LockRequest
-from include.control.store import database
+from include.control.leases.lock import LockRequest
+from include.control.store import audit, database
 from include.delta import commit_history, stored_table
 from include.delta.backlog import CHANGES_DATA
 from include.delta.delta_log import DeltaLog

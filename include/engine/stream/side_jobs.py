@@ -6,7 +6,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
-from include.control.orders import Orders
+from include.control.flows.orders import Orders
 
 
 class SideJobs(Protocol):

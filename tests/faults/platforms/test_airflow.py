@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from include.checkpoints.checkpoint_files import OWNER
-from include.control.process import Holder, Process
+from include.control.leases.process import Holder, Process
 from include.local import airflow
 from include.local.up import SUPERVISOR
 from tests.support.flows import FULL, only_in_full_runs

@@ -20,7 +20,7 @@ from include.airflow.supervisor import source_health
 from include.catalog import Catalog
 from include.cli import main as cli
 from include.control.commands import Action
-from include.control.decide import State
+from include.control.flows.decide import State
 from include.control.store import database
 from include.control.store.schema import runs
 from include.control.supervision import supervision

@@ -20,9 +20,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from sqlalchemy import Engine, select
 
-from include.control import commands, incidents, lease
-from include.control.alarms import AlarmKind
+from include.control import commands
 from include.control.commands import Action, Command
+from include.control.flows import incidents
+from include.control.flows.alarms import AlarmKind
+from include.control.leases import lease
 from include.control.store import database
 from include.control.store.schema import runs
 from include.local import environment, java

@@ -8,7 +8,7 @@ import pytest
 
 from include.checkpoints import checkpoint_files
 from include.checkpoints.offset_ranges import delta_position
-from include.control import orders
+from include.control.flows import orders
 from include.control.jobs import stale_rows, store
 from include.control.jobs.backfills import Backfill
 from include.control.store import database

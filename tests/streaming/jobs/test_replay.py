@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from include.catalog import Catalog
 from include.control.jobs import all_kinds
-from include.control.jobs.job_id import JobKind
 from include.control.jobs.store import StoredJob
 from include.control.store import database
+from include.control.store.job_id import JobKind
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import replay
 from include.engine.tables import commit

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from include.control import commands, orders
+from include.control import commands
 from include.control.commands import Action, Command
+from include.control.flows import orders
 from include.control.jobs import rewinds, stale_rows, store
 from include.control.jobs.rewinds import Rewind
 from include.control.supervision import supervision

@@ -16,7 +16,7 @@ from include.control import commands
 from include.control.commands import Action, Command
 from include.control.jobs import windows
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog

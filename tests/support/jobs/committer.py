@@ -15,8 +15,8 @@ from typing import Any
 from include.catalog import Catalog
 from include.control import lease_renewer
 from include.control.lease_renewer import LeaseRenewer
-from include.control.lock import LockRequest
-from include.control.process import Holder
+from include.control.leases.lock import LockRequest
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.engine.fast_path.transaction import internals
 from include.engine.session import open_session

@@ -12,8 +12,8 @@ import pytest
 from include import retention
 from include.airflow.supervisor import housekeeping
 from include.airflow.supervisor.housekeeping import DAY_SECONDS
-from include.control import process
-from include.control.process import OWNER, Process
+from include.control.leases import process
+from include.control.leases.process import OWNER, Process
 
 NOW = time.time()
 

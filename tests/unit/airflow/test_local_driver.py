@@ -9,7 +9,7 @@ import pytest
 
 from include.airflow.launchers import submit
 from include.airflow.launchers.submit import Local
-from include.control.process import Process
+from include.control.leases.process import Process
 from include.settings import settings
 from tests.conftest import ROOT
 from tests.support.waiting import wait_until

@@ -3,9 +3,10 @@
 import pytest
 from sqlalchemy import Engine, update
 
-from include.control import commands, incidents
+from include.control import commands
 from include.control.commands import Action, Command
-from include.control.decide import Decision, State
+from include.control.flows import incidents
+from include.control.flows.decide import Decision, State
 from include.control.store import database
 from include.control.store.schema import acknowledgements as acknowledgement_rows
 

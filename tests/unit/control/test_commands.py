@@ -5,12 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine, Table, select, text, update
 
-from include.control import commands, lease, orders, skips
+from include.control import commands, skips
 from include.control.commands import DESTRUCTIVE, REPEAT_SECONDS, Action, Command
-from include.control.decide import State
-from include.control.lease import Lease
-from include.control.observed_flow import Failure
-from include.control.process import Holder
+from include.control.flows import orders
+from include.control.flows.decide import State
+from include.control.flows.observed_flow import Failure
+from include.control.leases import lease
+from include.control.leases.lease import Lease
+from include.control.leases.process import Holder
 from include.control.skips import BatchToSkip, Skip
 from include.control.store import database, schema
 from include.control.store.schema import audits, desired, drivers, releases, resets, runs

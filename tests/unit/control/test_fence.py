@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine, select, update
 
-from include.control import lease
-from include.control.lease import Lease
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
+from include.control.leases import lease
+from include.control.leases.lease import Lease
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import leases
 from include.errors import LeaseHeld, SluiceError, Unreachable

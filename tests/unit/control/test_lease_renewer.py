@@ -16,12 +16,13 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, event, select
 
-from include.control import lease, lease_renewer
-from include.control.lease import Lease
+from include.control import lease_renewer
+from include.control.flows.orders import Order
 from include.control.lease_renewer import LeaseRenewer
-from include.control.lock import LockRequest
-from include.control.orders import Order
-from include.control.process import Holder
+from include.control.leases import lease
+from include.control.leases.lease import Lease
+from include.control.leases.lock import LockRequest
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.database import BUSY_TIMEOUT_SECONDS
 from include.control.store.schema import desired, leases, metadata, runs
@@ -494,9 +495,9 @@ DRIVER = """
 import os, sys
 from include.control.store import database
 from include.control.lease_renewer import LeaseRenewer
-from include.control.lock import LockRequest
-from include.control.orders import Order
-from include.control.process import Holder
+from include.control.leases.lock import LockRequest
+from include.control.flows.orders import Order
+from include.control.leases.process import Holder
 
 engine = database.connect(sys.argv[1])
 ttl_seconds = float(sys.argv[2])

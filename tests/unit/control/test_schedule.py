@@ -2,9 +2,10 @@
 
 from sqlalchemy import Engine, select, update
 
-from include.control import commands, orders, schedule
+from include.control import commands, schedule
 from include.control.commands import Action, Command
-from include.control.decide import State
+from include.control.flows import orders
+from include.control.flows.decide import State
 from include.control.store import database
 from include.control.store.schema import audits, ticks
 from include.control.supervision import supervision

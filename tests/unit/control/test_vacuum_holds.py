@@ -3,8 +3,9 @@
 import pytest
 from sqlalchemy import Engine, select, update
 
-from include.control import resets, vacuum_holds
-from include.control.resets import Reset
+from include.control import vacuum_holds
+from include.control.flows import resets
+from include.control.flows.resets import Reset
 from include.control.store import database
 from include.control.store.schema import readers, releases
 from include.errors import FlowBroken

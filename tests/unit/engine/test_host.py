@@ -5,9 +5,10 @@ import os
 import pytest
 from sqlalchemy import update
 
-from include.control import lease, orders, process
-from include.control.decide import State
+from include.control.flows import orders
+from include.control.flows.decide import State
 from include.control.lease_renewer import LeaseRenewer
+from include.control.leases import lease, process
 from include.control.store import database
 from include.control.store.schema import leases
 from include.control.supervision import supervision

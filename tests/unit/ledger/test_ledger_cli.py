@@ -12,10 +12,11 @@ import pytest
 from deltalake import write_deltalake
 from sqlalchemy import Engine, update
 
-from include.control import lease, vacuum_holds
+from include.control import vacuum_holds
 from include.control.jobs import windows
 from include.control.jobs.windows import TableSize
-from include.control.lock import LockRequest
+from include.control.leases import lease
+from include.control.leases.lock import LockRequest
 from include.control.store import database
 from include.control.store.schema import leases
 from include.settings import from_environment

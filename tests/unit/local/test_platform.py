@@ -8,7 +8,7 @@ import pytest
 
 from include import catalog
 from include.catalog import Catalog
-from include.control.process import Process
+from include.control.leases.process import Process
 from include.control.supervision import supervision
 from include.local import up
 from include.local.processes import Platform

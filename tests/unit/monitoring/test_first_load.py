@@ -11,11 +11,13 @@ from sqlalchemy import Engine
 from include.catalog import Catalog
 from include.checkpoints import landing_folder
 from include.checkpoints.landing_folder import PlannedFile
-from include.control import commands, first_loads, lease, orders, schedule
+from include.control import commands, first_loads, schedule
 from include.control.commands import Action, Command
-from include.control.decide import State
 from include.control.first_loads import Awaited
-from include.control.observed_flow import Failure
+from include.control.flows import orders
+from include.control.flows.decide import State
+from include.control.flows.observed_flow import Failure
+from include.control.leases import lease
 from include.control.store import database
 from include.control.supervision import supervision
 from include.errors import Unreachable

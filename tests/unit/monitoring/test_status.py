@@ -14,9 +14,11 @@ from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.cli.status import text as status_text
-from include.control import commands, lease, orders
+from include.control import commands
 from include.control.commands import Action, Command
-from include.control.observed_flow import Failure
+from include.control.flows import orders
+from include.control.flows.observed_flow import Failure
+from include.control.leases import lease
 from include.control.store import database
 from include.kafka.retention import RetentionClock
 from include.local.status import summary

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, select
 
 from include import catalog
-from include.control import definitions, incidents, orders
+from include.control import definitions
 from include.control.commands import Action, Command, execute_in
 from include.control.definitions import INVALID_DEFINITION
-from include.control.observed_flow import Failure
+from include.control.flows import incidents, orders
+from include.control.flows.observed_flow import Failure
 from include.control.store import database
 from include.control.store.schema import runs
 from include.engine.checkpoints import definition

@@ -9,11 +9,13 @@ import pytest
 from sqlalchemy import Engine, select
 
 from include.cli import jobs
-from include.control import commands, lease, orders
+from include.control import commands
 from include.control.commands import Action, Command
-from include.control.jobs import backfills, job_id, rewinds, stale_rows, store
+from include.control.flows import orders
+from include.control.jobs import backfills, rewinds, stale_rows, store
 from include.control.jobs.backfills import Backfill, Follower
-from include.control.store import database
+from include.control.leases import lease
+from include.control.store import database, job_id
 from include.control.store.schema import audits, resets
 from include.flows import delta_source
 from include.project.ranges import Slice

@@ -9,13 +9,15 @@ from sqlalchemy import Engine, select
 
 from include.catalog import Catalog
 from include.checkpoints.checkpoint_files import OWNER
-from include.control import commands, lease, orders, resets
+from include.control import commands
 from include.control.commands import Action, Command
-from include.control.jobs import all_kinds, backfills, job_id, rewinds, stale_rows, store
+from include.control.flows import orders, resets
+from include.control.flows.resets import Reset
+from include.control.jobs import all_kinds, backfills, rewinds, stale_rows, store
 from include.control.jobs.backfills import Backfill, Follower
 from include.control.jobs.rewinds import RestorePoint, Rewind
-from include.control.resets import Reset
-from include.control.store import database
+from include.control.leases import lease
+from include.control.store import database, job_id
 from include.control.store.schema import audits
 from include.delta.commit_history import REWIND
 from include.engine.jobs import backfill as engine_backfill

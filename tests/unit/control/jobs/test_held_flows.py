@@ -5,14 +5,16 @@ from functools import partial
 import pytest
 from sqlalchemy import Engine, select, update
 
-from include.control import commands, lease, orders, resets, schedule
+from include.control import commands, schedule
 from include.control.commands import Action, Command
-from include.control.decide import State
+from include.control.flows import orders, resets
+from include.control.flows.decide import State
+from include.control.flows.observed_flow import Failure
 from include.control.jobs import backfills, rewinds, store
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.rewinds import RestorePoint
-from include.control.observed_flow import Failure
-from include.control.process import Holder
+from include.control.leases import lease
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import audits, desired, ticks
 from include.control.supervision import supervision

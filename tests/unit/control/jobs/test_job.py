@@ -7,14 +7,15 @@ import pytest
 from sqlalchemy import Engine
 
 from include.cli import jobs as cli
-from include.control import lease, orders
-from include.control.jobs import all_kinds, held_flows, queue, store
+from include.control.flows import orders, queue
+from include.control.flows.queue import JobStatus
+from include.control.jobs import all_kinds, held_flows, store
 from include.control.jobs.job import Job
-from include.control.jobs.job_id import JobId, JobKind
-from include.control.jobs.queue import JobStatus
 from include.control.jobs.store import DONE, StoredJob
-from include.control.process import Holder
+from include.control.leases import lease
+from include.control.leases.process import Holder
 from include.control.store import database
+from include.control.store.job_id import JobId, JobKind
 from include.control.store.job_schema import jobs
 from include.engine.jobs import job_runner
 from include.errors import FlowFailed, LeaseHeld, UsageError

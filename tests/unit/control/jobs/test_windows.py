@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine, update
 
-from include.control import lease, lock
 from include.control.jobs import store, windows
 from include.control.jobs.windows import GateWait, TableSize, Window
-from include.control.lock import CONDITIONAL, LockRequest
-from include.control.process import Holder
+from include.control.leases import lease, lock
+from include.control.leases.lock import CONDITIONAL, LockRequest
+from include.control.leases.process import Holder
 from include.control.store import database, schema
 from include.control.store.job_schema import jobs
 from include.errors import UsageError

@@ -5,10 +5,12 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine, update
 
-from include.control import commands, lease, orders, schedule
+from include.control import commands, schedule
 from include.control.commands import Action, Command
-from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, STUCK_SECONDS, State
-from include.control.process import Holder
+from include.control.flows import orders
+from include.control.flows.decide import FORCE_SECONDS, HEALTHY_SECONDS, STUCK_SECONDS, State
+from include.control.leases import lease
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import audits, backlogs, drivers, pulses, runs, shutdowns, ticks
 from include.control.supervision import lag_history, shutdown, supervision, supervisor_presence

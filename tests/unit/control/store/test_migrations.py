@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, inspect, select, text
 
-from include.control import commands, incidents, orders
+from include.control import commands
 from include.control.commands import Action, Command
-from include.control.jobs import all_kinds, job_id, queue, stale_rows, store, windows
+from include.control.flows import incidents, orders, queue
+from include.control.jobs import all_kinds, stale_rows, store, windows
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.control.jobs.stale_rows import Outdated, Stale
 from include.control.jobs.windows import TableSize, Window
-from include.control.store import database, migrations, schema
+from include.control.store import database, job_id, migrations, schema
 from include.control.store.job_schema import metadata
 from include.errors import UsageError
 from include.project.ranges import Slice, from_stored_texts

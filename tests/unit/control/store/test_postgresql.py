@@ -15,9 +15,9 @@ import psutil
 import pytest
 from sqlalchemy import Engine, event, select, text
 
-from include.control import lease
 from include.control.lease_renewer import LeaseRenewer
-from include.control.process import Holder
+from include.control.leases import lease
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.database import BUSY_TIMEOUT_SECONDS
 from include.control.store.schema import leases
@@ -141,7 +141,7 @@ def test_a_server_that_is_started_anew_is_found_by_the_same_engine(postgresql: S
 # Renews a lease, prints a line before it commits, and continues after a line of input.
 RENEWER = """
 import sys
-from include.control import lease
+from include.control.leases import lease
 from include.control.store import database
 from include.errors import Unreachable
 

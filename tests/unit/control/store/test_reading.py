@@ -14,8 +14,9 @@ import psutil
 import pytest
 from sqlalchemy import Engine, select
 
-from include.control import lease, orders
-from include.control.process import Holder
+from include.control.flows import orders
+from include.control.leases import lease
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import pulses
 from include.control.supervision import supervision, supervisor_presence

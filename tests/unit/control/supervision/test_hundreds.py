@@ -6,11 +6,13 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import Engine, event, update
 
-from include.control import commands, incidents, lease, orders, schedule
+from include.control import commands, schedule
 from include.control.commands import Action, Command
-from include.control.decide import State
-from include.control.observed_flow import Failure
-from include.control.process import Holder
+from include.control.flows import incidents, orders
+from include.control.flows.decide import State
+from include.control.flows.observed_flow import Failure
+from include.control.leases import lease
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import runs, ticks
 from include.control.supervision import supervision

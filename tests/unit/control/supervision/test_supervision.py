@@ -11,17 +11,19 @@ from functools import partial
 import pytest
 from sqlalchemy import Engine, Table, select, text, update
 
-from include.control import commands, incidents, lease, lock, orders, resets
+from include.control import commands
 from include.control.commands import Action, Command
-from include.control.decide import FORCE_SECONDS, HEALTHY_SECONDS, SLOW_START_SECONDS, START_SECONDS, State
-from include.control.jobs import backfills, job_id, rewinds, stale_rows, store
+from include.control.flows import incidents, orders, resets
+from include.control.flows.decide import FORCE_SECONDS, HEALTHY_SECONDS, SLOW_START_SECONDS, START_SECONDS, State
+from include.control.flows.observed_flow import Failure
+from include.control.jobs import backfills, rewinds, stale_rows, store
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.rewinds import RestorePoint
-from include.control.lease import Lease
-from include.control.lock import LockRequest
-from include.control.observed_flow import Failure
-from include.control.process import Holder, Process
-from include.control.store import database, schema
+from include.control.leases import lease, lock
+from include.control.leases.lease import Lease
+from include.control.leases.lock import LockRequest
+from include.control.leases.process import Holder, Process
+from include.control.store import database, job_id, schema
 from include.control.store.schema import audits, drivers, leases, runs, shutdowns
 from include.control.supervision import shutdown, supervision
 from include.control.supervision.supervision import Settlement, SourceHealth

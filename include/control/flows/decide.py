@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from include.control import alarms
-from include.control.alarms import AlarmKind
-from include.control.observed_flow import ObservedFlow
+from include.control.flows import alarms
+from include.control.flows.alarms import AlarmKind
+from include.control.flows.observed_flow import ObservedFlow
 
 # An intent without a handle after this time means that the supervisor died before the launch.
 START_SECONDS = 180

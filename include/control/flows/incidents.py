@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control.alarms import ALARMS, SENT_AT_ONCE, AlarmKind
-from include.control.decide import Decision
+from include.control.flows.alarms import ALARMS, SENT_AT_ONCE, AlarmKind
+from include.control.flows.decide import Decision
 from include.control.store import database
 from include.control.store.schema import acknowledgements, incidents
 

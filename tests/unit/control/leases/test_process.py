@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from include.control.process import Holder, Process
+from include.control.leases.process import Holder, Process
 from tests.conftest import ROOT
 from tests.support.waiting import wait_until
 
@@ -121,7 +121,7 @@ def test_fencing_ends_both_halves_and_touches_nothing_elsewhere(holder):
 AFTER_A_CLOCK_STEP = """
 import pathlib, re, sys
 import psutil
-from include.control.process import Process
+from include.control.leases.process import Process
 
 process = Process.from_json(sys.argv[2])
 proc = pathlib.Path(sys.argv[1])

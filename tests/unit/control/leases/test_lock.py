@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine, select, update
 
-from include.control import lease, lock
 from include.control.jobs import store, windows
 from include.control.jobs.windows import Window
 from include.control.lease_renewer import LeaseRenewer
-from include.control.lock import LockRequest
-from include.control.process import Holder
+from include.control.leases import lease, lock
+from include.control.leases.lock import LockRequest
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import leases
 from tests.support.waiting import sleep_through, wait_until

@@ -4,8 +4,8 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, func, insert, select
 
-from include.control.jobs.job_id import JobId
 from include.control.store import database
+from include.control.store.job_id import JobId
 from include.control.store.job_schema import job_events
 
 

@@ -4,9 +4,9 @@ import pytest
 import sqlalchemy
 from sqlalchemy import Engine, select
 
-from include.control import orders
-from include.control.observed_flow import Failure
-from include.control.orders import Order, Orders
+from include.control.flows import orders
+from include.control.flows.observed_flow import Failure
+from include.control.flows.orders import Order, Orders
 from include.control.store import database
 from include.control.store.job_schema import metadata
 from include.control.store.schema import desired, drivers, runs

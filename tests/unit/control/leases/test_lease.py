@@ -13,9 +13,9 @@ import psutil
 import pytest
 from sqlalchemy import Engine, select, update
 
-from include.control import lease
-from include.control.lease import Lease
-from include.control.process import Holder, Process
+from include.control.leases import lease
+from include.control.leases.lease import Lease
+from include.control.leases.process import Holder, Process
 from include.control.store import database
 from include.control.store.schema import leases
 from include.errors import LeaseHeld, LeaseLost
@@ -215,9 +215,9 @@ def test_holders_are_those_whose_lease_still_runs(engine, holder):
 # Waits for a line of input, acquires the lease, prints the result, and lives until stdin ends.
 CONTENDER = """
 import os, sys
-from include.control import lease
+from include.control.leases import lease
 from include.control.store import database
-from include.control.process import Holder
+from include.control.leases.process import Holder
 from include.errors import LeaseHeld
 
 engine = database.connect(sys.argv[1])

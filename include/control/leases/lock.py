@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, update
 
-from include.control.lease import window_lease
-from include.control.process import Holder
+from include.control.leases.lease import window_lease
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import leases
 
@@ -49,7 +49,7 @@ class Obstacle:
 
     @property
     def lease(self) -> tuple[str, int, float, Holder]:
-        """The lease, as `include.control.lease.Sightings` knows it."""
+        """The lease, as `include.control.leases.lease.Sightings` knows it."""
         return self.name, self.epoch, self.expires_at, self.holder
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, false, select, update
 
-from include.control.process import Holder
+from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import leases
 from include.errors import LeaseHeld, LeaseLost

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine, text
 
-from include.control import incidents
-from include.control.incidents import Incident
+from include.control.flows import incidents
+from include.control.flows.incidents import Incident
 from include.control.store import database
 from include.control.store.schema import incidents as incident_table
 from tests.support.waiting import wait_until

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, Engine, select, update
 
-from include.control import lease
-from include.control.jobs import events
-from include.control.jobs.events import Event
-from include.control.jobs.job_id import JobId, JobKind
-from include.control.store import database
+from include.control.leases import lease
+from include.control.store import database, job_events
+from include.control.store.job_events import Event
+from include.control.store.job_id import JobId, JobKind
 from include.control.store.job_schema import jobs
 from include.errors import FlowFailed
 
@@ -42,7 +41,7 @@ def request(engine: Engine, job: JobId, driver: str) -> bool:
             return False
         values = {"driver": driver, "asked_at": database.now(connection), "tries": 0}
         if connection.execute(update(jobs).where(is_job(job), jobs.c.driver.is_(None)).values(values)).rowcount:
-            events.record(connection, job, Event.REQUESTED, details=driver)
+            job_events.record(connection, job, Event.REQUESTED, details=driver)
     return True
 
 
@@ -70,7 +69,7 @@ def claim(engine: Engine, job: JobId, most_tries: int = 1, command: str = "") ->
                 f"driver: do it in a process of its own, {command}"
             )
         connection.execute(update(jobs).where(is_job(job)).values(tries=tries + 1))
-        events.record(connection, job, Event.BEGUN)
+        job_events.record(connection, job, Event.BEGUN)
     return True
 
 
@@ -91,7 +90,7 @@ def hand_back(engine: Engine, job: JobId) -> None:
     with database.transaction(engine) as connection:
         is_requested = is_job(job) & jobs.c.driver.is_not(None)
         if connection.execute(update(jobs).where(is_requested).values(tries=0)).rowcount:
-            events.record(connection, job, Event.HANDED_BACK)
+            job_events.record(connection, job, Event.HANDED_BACK)
 
 
 def waiting(connection: Connection, job: JobId) -> JobStatus | None:

@@ -6,8 +6,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection, Engine, select
 
-from include.control import audit
-from include.control.store import database
+from include.control.store import audit, database
 from include.control.store.schema import losses, releases, resets
 
 

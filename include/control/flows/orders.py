@@ -7,11 +7,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, true, update
 
-from include.control import incidents
-from include.control.jobs import queue
-from include.control.jobs.job_id import JobId
-from include.control.observed_flow import Failure
+from include.control.flows import incidents, queue
+from include.control.flows.observed_flow import Failure
 from include.control.store import database
+from include.control.store.job_id import JobId
 from include.control.store.schema import desired, drivers, paces, runs
 
 # The columns that a new run clears.

@@ -5,14 +5,15 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine, update
 
-from include.control import lease, orders
-from include.control.jobs import all_kinds, backfills, job_id, queue, store, windows
+from include.control.flows import orders, queue
+from include.control.flows.queue import JobStatus
+from include.control.jobs import all_kinds, backfills, store, windows
 from include.control.jobs.backfills import Backfill
-from include.control.jobs.job_id import JobId, JobKind
-from include.control.jobs.queue import JobStatus
 from include.control.jobs.windows import TableSize, Window
-from include.control.process import Holder
-from include.control.store import database
+from include.control.leases import lease
+from include.control.leases.process import Holder
+from include.control.store import database, job_id
+from include.control.store.job_id import JobId, JobKind
 from include.control.store.job_schema import jobs
 from include.errors import FlowFailed
 from include.project import ranges

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.control.decide import (
+from include.control.flows.decide import (
     FORCE_SECONDS,
     LONGEST_DELAY_SECONDS,
     SLOW_START_SECONDS,
@@ -18,7 +18,7 @@ from include.control.decide import (
     decide,
     delay_seconds,
 )
-from include.control.observed_flow import Failure, ObservedFlow, Start
+from include.control.flows.observed_flow import Failure, ObservedFlow, Start
 
 CURABLE = Failure("no broker answers", "Unreachable", needs_person=False)
 INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)
