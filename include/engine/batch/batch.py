@@ -1,42 +1,40 @@
 """Writes one micro-batch: from its source rows to its commit."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial, reduce
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from include import logs
-from include.checkpoints import checkpoint_files, offset_ranges
+from include.checkpoints import checkpoint_files
 from include.control.skips import Skip
 from include.engine import struct_type
-from include.engine.batch import (
-    deduplicate,
-    isolation,
-    lookup,
-    merge_batch,
-    prepare,
-    quality,
-    storable,
-    transform,
-    watermark,
-)
-from include.engine.batch.isolation import FailedRows, Work
+from include.engine.batch import isolation, prepare, storable, watermark
+from include.engine.batch.aggregate_batch import AggregateWriter
+from include.engine.batch.append_batch import AppendWriter, RecordWriter
+from include.engine.batch.isolation import Work
 from include.engine.batch.lookup import Versions
+from include.engine.batch.merge_batch import MergeWriter
+from include.engine.batch.micro_batch import MicroBatch, Written
 from include.engine.batch.quality import RowCounts
 from include.engine.batch.watermark import EventTimes
+from include.engine.batch.writer import Writer, quarantine
 from include.engine.checkpoints.checkpoint import Checkpoint, require_unrestored
-from include.engine.fast_path.path import FastPath, TooLarge
-from include.engine.fast_path.transaction import NotSupported
+from include.engine.fast_path.path import FastPath
 from include.engine.files import batch_of_files
 from include.engine.python.limits import limited
-from include.engine.tables import commit, create_table
+from include.engine.tables import commit
 from include.engine.tables.commit import CommitMetadata, read_table
 from include.settings import settings
-from include.spec import Append, Bucket, Expect, Rule, Table, Upsert
+from include.spec import Expect, Table
+
+# One per write mode. The first that suits a table writes it.
+WRITERS: tuple[Writer, ...] = (AggregateWriter(), RecordWriter(), MergeWriter(), AppendWriter())
+
+
+def _writer_of(table: Table) -> Writer:
+    return next(writer for writer in WRITERS if writer.suits(table))
 
 
 @dataclass
@@ -106,15 +104,25 @@ class FlowContext:
             return self.checkpoint.last_commit
         return self.checkpoint.generation, batch - 1
 
-    def left_before(self, batch: int) -> tuple[int, int] | None:
-        """Returns generation and batch after which an earlier try of this batch may have quarantined rows; None if
-        there was none.
-        """
-        return (self.checkpoint.last_commit or (0, 0)) if self.may_have_been_tried(batch) else None
+    def batch(self, rows: DataFrame, metadata: CommitMetadata) -> MicroBatch:
+        """Returns these rows as the batch of this metadata, to be judged by `times`."""
+        return MicroBatch(
+            self.table,
+            rows,
+            self.checkpoint,
+            metadata,
+            self.times,
+            self.last_commit_before(metadata.batch),
+            self.may_have_been_tried(metadata.batch),
+            self.is_prepared,
+            self.constraints,
+            self.left_out or frozenset(),
+            rows_before=self.rows_before,
+        )
 
-    def rules(self) -> tuple[Rule, ...]:
-        """Returns the rules by which Spark's path checks rows that are not prepared."""
-        return (*watermark.rules_of(self.table, self.times), *self.constraints)
+    def note(self, written: Written) -> None:
+        """Remembers what a batch leaves for the next one."""
+        self.rows_before, self.newest = written.rows, written.newest
 
 
 class SourceRowsNeeded(Exception):
@@ -150,7 +158,7 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
         if context.table.origin.reads_files:
             # Its files were searched already.
             raise isolation.not_narrowed(Work.of_batch(context.table, context.stamp(batch)), error) from error
-        _write_isolated(rows, context, context.stamp(batch), error)
+        _write_isolated(rows, batch, context, error)
 
 
 def _leave_out(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, skip: Skip) -> None:
@@ -162,305 +170,76 @@ def _leave_out(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, 
     if table.watermark:
         context.read_times(spark, metadata.batch)
         metadata = replace(metadata, newest={table.watermark.of: context.newest})
-    last_commit = context.last_commit_before(metadata.batch)
+    batch = replace(context.batch(rows, metadata), may_be_replay=True)
     if table.origin.reads_files:
         left_out = batch_of_files.left_out(spark, table, context.checkpoint, metadata, skip.who)
-        commit.add_to_companion(left_out, table.quarantine, metadata, True, last_commit)
+        commit.add_to_companion(left_out, table.quarantine, metadata, True, batch.last_commit)
     elif table.write.recomputes_all:
         reason = f"left out with batch {metadata.batch}, as {skip.who} has approved: {skip.reason}"
-        _quarantine(isolation.left_out_with_batch(rows, table, reason), context, metadata, True)
+        quarantine(isolation.left_out_with_batch(rows, table, reason), batch)
         context.left_out = None
     elif settings().is_stored(table.quarantine):
         # Rows of an earlier try.
         none = read_table(spark, table.quarantine).limit(0).drop(*commit.quarantine_columns(asdict(metadata)))
-        commit.add_to_companion(none, table.quarantine, metadata, True, last_commit)
+        commit.add_to_companion(none, table.quarantine, metadata, True, batch.last_commit)
     no_rows = spark.createDataFrame([], struct_type.from_ddl(table.schema))
     commit.execute(lambda: commit.append(no_rows, table), spark, metadata)
     logs.warning(f"it was left out, as {skip.who} has approved", table.flow, metadata.batch)
 
 
-def _write_isolated(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, error: Exception) -> None:
+def _write_isolated(rows: DataFrame, number: int, context: FlowContext, error: Exception) -> None:
     """Writes the batch without the rows that make it fail with this error. These go to the quarantine."""
-    table = context.table
-    work = Work.of_batch(table, metadata)
-    isolation.announce(work, error)
+    table, metadata = context.table, context.stamp(number)
+    isolation.announce(Work.of_batch(table, metadata), error)
     if context.fast_path:
         context.fast_path.forget()
-    if table.is_recomputed:
-        _recompute_isolated(rows, context, table.write_as(Upsert), metadata, error)
-        return
-    context.constraints = storable.constraints_of(table)
-
-    def check(some_rows: DataFrame) -> DataFrame:
-        return _checked(some_rows, context, metadata, context.rules())
-
-    is_proven = isolation.has_made_rows(table, context.checkpoint)
-    with (
-        isolation.isolated(rows, table, metadata, error, check, is_proven) as isolated,
-        isolation.narrowed(work),
-        limited(rows.sparkSession, table, metadata.batch),
-    ):
-        # An earlier try may have left rows in the quarantine.
-        _write(isolated.rows, context, metadata, True, isolated.failed)
+    if not table.is_recomputed:
+        context.constraints = storable.constraints_of(table)
+    context.note(_writer_of(table).write_isolated(context.batch(rows, metadata), error))
+    # More rows may be left out by now.
+    context.left_out = None
 
 
-def _write_unwritten(rows: DataFrame, batch: int, context: FlowContext) -> None:
-    table, metadata, may_be_replay = context.table, context.stamp(batch), context.may_have_been_tried(batch)
+def _write_unwritten(rows: DataFrame, number: int, context: FlowContext) -> None:
+    table, metadata = context.table, context.stamp(number)
     if not context.is_prepared and prepare.has_no_columns_yet(rows, table) and rows.isEmpty():
         no_rows = rows.sparkSession.createDataFrame([], struct_type.from_ddl(table.schema))
-        commit.commit(no_rows, table, replace(metadata, rows=asdict(RowCounts.of([], table.expect))))
+        commit.commit(no_rows, table, metadata.counting(asdict(RowCounts.of([], table.expect))))
         return
-    context.read_times(rows.sparkSession, batch)
+    context.read_times(rows.sparkSession, number)
     if table.is_recomputed and (context.left_out is None or context.left_out):
         # A backfill may have made rows of them.
         context.left_out = isolation.left_out(table)
-    if context.fast_path and not table.origin.reads_files and not context.left_out:
-        try:
-            written = context.fast_path.write(
-                rows,
-                metadata,
-                context.times,
-                context.last_commit_before(batch),
-                context.left_before(batch),
-                context.is_prepared,
-            )
-            context.rows_before, context.newest = written.rows, written.newest
+    batch = context.batch(rows, metadata)
+    if context.fast_path and not table.origin.reads_files and not batch.left_out:
+        if written := _write_small(batch, context, context.fast_path):
+            context.note(written)
             return
-        except NotSupported as reason:
-            context.fast_path.say(reason)
-            if isinstance(reason, TooLarge):
-                context.rows_before = 0
-        except commit.CONFLICTS as conflict:
-            # Another writer, which takes no locks, has committed meanwhile.
-            logs.warning(f"it conflicted and is retried: {conflict}", metadata.flow, batch)
-        may_be_replay = may_be_replay or context.fast_path.has_written_companions
-        is_unanswered = context.fast_path.may_have_committed
-        context.fast_path.forget()
-        if is_unanswered and commit.is_written(metadata):
-            # An error after the commit. Its watermark is read from there.
-            context.rows_before, context.newest = 0, None
-            return
-    if last_commit := context.last_commit_before(batch):
-        require_unrestored(table, last_commit)
-    _write(rows, context, metadata, may_be_replay)
-
-
-def _write(
-    rows: DataFrame,
-    context: FlowContext,
-    metadata: CommitMetadata,
-    may_be_replay: bool,
-    failed: FailedRows | None = None,
-) -> None:
-    """Writes the batch with Spark's writers, which take batches of any size and tables of any kind.
-
-    failed: rows of the source that go to the quarantine, because no row can be made of them.
-    """
-    table = context.table
-    is_raw = prepare.is_raw(table)
-    records = (
-        sum(offset_range.count for offset_range in offset_ranges.kafka_ranges(metadata.source_from, metadata.source_to))
-        if is_raw
-        else 0
-    )
-    # A batch of unknown size may be the first of a long history.
-    prepare.tune(rows.sparkSession, records or context.rows_before or prepare.SMALL_BATCH_ROWS)
+        has_companions = context.fast_path.has_written_companions
+        batch = replace(batch, may_be_replay=batch.may_be_replay or has_companions, rows_before=context.rows_before)
+    if batch.last_commit:
+        require_unrestored(table, batch.last_commit)
     if table.origin.reads_files:
-        context.rows_before = batch_of_files.write(
-            rows.sparkSession, table, context.checkpoint, metadata, may_be_replay, context.fast_path
-        )
-    elif table.is_recomputed:
-        context.rows_before = _recompute(rows, context, table.write_as(Upsert), metadata)
-    elif is_raw:
-        _write_raw(rows, context, metadata, may_be_replay, failed, records)
+        # A batch of unknown size may be the first of a long history.
+        prepare.tune(rows.sparkSession, batch.rows_before or prepare.SMALL_BATCH_ROWS)
+        context.note(batch_of_files.write(batch, context.fast_path))
     else:
-        context.rows_before = _write_checked(rows, context, metadata, may_be_replay, failed)
+        context.note(_writer_of(table).write(batch))
 
 
-def _write_raw(
-    rows: DataFrame,
-    context: FlowContext,
-    metadata: CommitMetadata,
-    may_be_replay: bool,
-    failed: FailedRows | None,
-    records: int,
-) -> None:
-    """Appends Kafka records as they are. records: their number, about."""
-    rows = isolation.with_storable_times(rows)
-    bad = [failed.rows] if failed else []
-    if context.constraints:
-        checked_rows = quality.with_violations(rows, context.constraints)
-        rows = checked_rows.filter(F.size(quality.RULES) == 0).drop(quality.RULES)
-        bad.append(checked_rows.filter(F.size(quality.RULES) > 0))
-    if bad:
-        quarantined = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), bad)
-        _quarantine(quarantined, context, metadata, may_be_replay)
-    commit.commit(transform.coalesce_small(rows, records), context.table, metadata)
-
-
-def _checked(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, rules: tuple[Rule, ...]) -> DataFrame:
-    """Returns the rows of a batch as rows of the table plus `_rules`, the rules that each breaks."""
-    table = context.table
-    if table.lookups:
-        parsed_rows = rows if context.is_prepared else prepare.parsed(rows, table)
-        dimensions = lookup.dimensions(rows.sparkSession, table, metadata.lookups)
-        return prepare.looked_up(parsed_rows, table, rules, dimensions)
-    if context.is_prepared:
-        return watermark.with_broken(rows, table, context.times)
-    return prepare.with_violations(rows, table, rules)
-
-
-def _quarantine(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, may_be_replay: bool) -> None:
-    """Writes rows of the batch into the quarantine, which it creates for a table whose rules need none."""
-    table = context.table
-    if not settings().is_stored(table.quarantine):
-        create_table.create_quarantine(rows.sparkSession, table, rows.sparkSession.sql)
-    last_commit = context.last_commit_before(metadata.batch)
-    commit.add_to_companion(rows.coalesce(1), table.quarantine, metadata, may_be_replay, last_commit)
-
-
-def _write_checked(
-    rows: DataFrame,
-    context: FlowContext,
-    metadata: CommitMetadata,
-    may_be_replay: bool,
-    failed: FailedRows | None,
-) -> int:
-    """Checks the rules, quarantines broken rows, and appends or merges the others. Returns the rows of the batch."""
-    table, write, rules = context.table, context.table.write, context.rules()
-    checked_rows = _checked(rows, context, metadata, rules).persist()
+def _write_small(batch: MicroBatch, context: FlowContext, fast_path: FastPath) -> Written | None:
+    """Writes the batch by the fast path. Returns None if Spark is to write it."""
     try:
-        counts, minutes, kept_times = _count_rows(checked_rows, rules, table)
-        if table.lookups:
-            metadata = replace(metadata, no_partner=lookup.no_partner(checked_rows, table))
-        quality.require_none_fails(counts, rules, metadata)
-        last_commit = context.last_commit_before(metadata.batch)
-        kept_rows = checked_rows if counts.kept == counts.read else checked_rows.filter(quality.ends_as("warn", rules))
-        kept_rows = kept_rows.drop(quality.RULES)
-        counts = counts.with_failed(failed.count if failed else 0)
-        if counts.quarantined or (may_be_replay and settings().is_stored(table.quarantine)):
-            quarantined = storable.for_quarantine(checked_rows.filter(quality.ends_as("quarantine", rules)))
-            if failed:
-                quarantined = quarantined.unionByName(failed.rows, allowMissingColumns=True)
-            _quarantine(quarantined, context, metadata, may_be_replay)
-        newest = context.times.after(kept_times)
-        if write.watermark:
-            metadata = replace(metadata, newest={write.watermark.of: newest})
-        metadata = replace(metadata, rows=asdict(counts))
-        if write.upserts:
-            merge_batch.write(kept_rows, table, table.write_as(Upsert), metadata, may_be_replay, last_commit)
-            context.newest = newest
-            return counts.read
-        if write.unique:
-            append = table.write_as(Append)
-            near = deduplicate.stored_rows_condition(table, append, minutes)
-            kept_rows = deduplicate.first_of_each(kept_rows, table, append, near)
-        commit.commit(transform.coalesce_small(kept_rows, counts.kept), table, metadata)
-        context.newest = newest
-        return counts.read
-    finally:
-        checked_rows.unpersist()
-
-
-def _count_rows(
-    checked_rows: DataFrame, rules: tuple[Rule, ...], table: Table
-) -> tuple[RowCounts, set[int], list[int | None]]:
-    """Counts the rows by what the rules say of them. Also returns the minutes (seconds since 1970) of the kept rows,
-    and watermark times (microseconds since 1970), the greatest of each group of rows that break the same rules.
-    """
-    watermark_of = table.watermark.of if table.watermark else None
-    time_column = deduplicate.time_column(table, table.write) if table.write.appends else None
-    start = F.unix_seconds(deduplicate.bucket(time_column, "minute")) if time_column else F.lit(None).cast("bigint")
-    newest = F.unix_micros(f"`{watermark_of}`") if watermark_of else F.lit(None).cast("bigint")
-    groups = (
-        checked_rows.groupBy(quality.RULES, start.alias("start"))
-        .agg(F.count("*").alias("rows"), F.max(newest).alias("newest"))
-        .collect()
-    )
-    counts = RowCounts.of([(group[quality.RULES], group["rows"]) for group in groups], rules)
-    kept_groups = [group for group in groups if quality.strictest(group[quality.RULES], rules) == "warn"]
-    starts = {group["start"] for group in kept_groups if group["start"] is not None}
-    return counts, starts, [group["newest"] for group in kept_groups]
-
-
-def _recompute(rows: DataFrame, context: FlowContext, write: Upsert, metadata: CommitMetadata) -> int:
-    """Recomputes the keys or buckets that the batch touches, and merges them. Returns how many rows the batch has."""
-    table, bucket, version = context.table, write.recompute, checkpoint_files.read_version(metadata.source_to)
-    left_out = context.left_out or ()
-    if bucket is None:
-        # Before the commit, behind which nothing may fail.
-        count = rows.count()
-        recomputed_rows = transform.recomputed(rows.sparkSession, table, write, version, left_out=left_out)
-        commit.commit(recomputed_rows, table, metadata)
-        return count
-    counts = _count_by_bucket(rows, context, bucket)
-    starts = deduplicate.within_reach(counts, bucket.unit, write.reach_seconds)
-    _replace_buckets(rows.sparkSession, starts, context, write, metadata)
-    return sum(counts.values())
-
-
-def _count_by_bucket(rows: DataFrame, context: FlowContext, bucket: Bucket) -> dict[int | None, int]:
-    return transform.count_by_bucket(rows if context.is_prepared else prepare.starts(rows, context.table, bucket))
-
-
-def _replace_buckets(
-    spark: SparkSession,
-    starts: Iterable[int | None],
-    context: FlowContext,
-    write: Upsert,
-    metadata: CommitMetadata,
-    failing: Sequence[int | None] = (),
-) -> None:
-    """Recomputes the buckets with these starts, in seconds since 1970, and commits them as the batch.
-
-    failing: starts of buckets between them that are not to be read.
-    """
-    table, bucket, starts = context.table, write.recompute, set(starts)
-    assert bucket
-    version = checkpoint_files.read_version(metadata.source_to)
-    buckets = transform.Buckets.at(starts, bucket, write, failing)
-    recomputed_rows = transform.recomputed(spark, table, write, version, buckets, context.left_out or ())
-    pruning = deduplicate.condition(f"stored`.`{bucket.name}", starts, bucket.unit)
-    commit.commit(recomputed_rows, table, metadata, pruning=pruning)
-
-
-def _recompute_isolated(
-    rows: DataFrame, context: FlowContext, write: Upsert, metadata: CommitMetadata, error: Exception
-) -> None:
-    """Recomputes without the source rows that fail by themselves, and without the buckets that then still fail.
-
-    Both go to the quarantine. A bucket keeps its stored rows.
-    """
-    table, spark, bucket = context.table, rows.sparkSession, write.recompute
-    work = Work.of_batch(table, metadata)
-    starts = sorted(
-        deduplicate.within_reach(_count_by_bucket(rows, context, bucket), bucket.unit, write.reach_seconds)
-        if bucket
-        else (),
-        key=lambda start: (start is not None, start),
-    )
-    version = checkpoint_files.read_version(metadata.source_to)
-    buckets = transform.Buckets.at(starts, bucket, write) if bucket else transform.Buckets()
-    source = transform.of_buckets(read_table(spark, table.origin.table, version), table, buckets)
-    source = transform.without(source, context.left_out or ())
-
-    constraints = storable.constraints_of(table)
-
-    def aggregate(some_rows: DataFrame) -> DataFrame:
-        return storable.guarded(transform.aggregated(some_rows, table, write, buckets), constraints)
-
-    def aggregate_buckets(some_starts: Sequence[int | None], left_out: frozenset[str]) -> DataFrame:
-        assert bucket
-        some_buckets = transform.Buckets.at(some_starts, bucket, write)
-        left_out |= context.left_out or frozenset()
-        rows_of_buckets = transform.recomputed(spark, table, write, version, some_buckets, left_out)
-        return storable.guarded(rows_of_buckets, constraints)
-
-    with isolation.rows_and_buckets(source, starts, work, error, aggregate, aggregate_buckets) as isolated:
-        context.left_out = (context.left_out or frozenset()) | isolated.left_out
-        if isolated.failed:
-            _quarantine(isolated.failed.rows, context, metadata, True)
-        if bucket:
-            _replace_buckets(spark, isolated.starts, context, write, metadata, isolated.failing)
-        else:
-            _recompute(rows, context, write, metadata)
+        answer = fast_path.write(batch)
+        if isinstance(answer, Written):
+            return answer
+        fast_path.say(answer)
+        if answer.is_large:
+            context.rows_before = 0
+    except commit.CONFLICTS as conflict:
+        # Another writer, which takes no locks, has committed meanwhile.
+        logs.warning(f"it conflicted and is retried: {conflict}", batch.metadata.flow, batch.metadata.batch)
+    is_unanswered = fast_path.may_have_committed
+    fast_path.forget()
+    # After an error behind the commit, the watermark is read from there.
+    return Written(0, None) if is_unanswered and commit.is_written(batch.metadata) else None

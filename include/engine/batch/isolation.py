@@ -16,6 +16,7 @@ from include.checkpoints.offset_ranges import OffsetRange
 from include.delta import stored_table
 from include.engine import failure
 from include.engine.batch import poison, prepare, quality, read, storable, transform
+from include.engine.batch.micro_batch import FailedRows
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.topic_reader import FIRST_MS, LAST_MS
 from include.engine.python.limits import is_too_large, limited, too_large
@@ -55,14 +56,6 @@ class Work:
         what = offset_ranges.describe(metadata.source, metadata.source_from, metadata.source_to)
         way_on = f"restart, or leave out the batch, which reads {what} (action skip)"
         return cls(table, table.flow, f"batch {metadata.batch}", way_on, metadata.batch)
-
-
-@dataclass(frozen=True)
-class FailedRows:
-    """Rows of the source for the quarantine, with columns of it, `_rules` and how each failed."""
-
-    rows: DataFrame
-    count: int
 
 
 @dataclass(frozen=True)

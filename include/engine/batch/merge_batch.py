@@ -5,7 +5,7 @@ the first, so that a kill between both leaves no trace.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import and_, or_
 
@@ -16,8 +16,11 @@ from pyspark.sql import functions as F
 from include.engine.batch import key_outcomes, merge_changes, transform
 from include.engine.batch.key_outcomes import KeyOutcomes
 from include.engine.batch.merge_changes import RETAINED, SEQUENCES, SHOWN, TRUNCATES
+from include.engine.batch.micro_batch import MicroBatch
+from include.engine.batch.quality import RowCounts
+from include.engine.batch.writer import CheckedWriter
 from include.engine.tables import commit
-from include.engine.tables.commit import CommitMetadata, read_table
+from include.engine.tables.commit import read_table
 from include.settings import settings
 from include.spec import Table, Upsert
 
@@ -41,25 +44,19 @@ class Merged:
     keys: int
 
 
-def write(
-    changes: DataFrame,
-    table: Table,
-    write: Upsert,
-    metadata: CommitMetadata,
-    may_be_replay: bool,
-    last_commit: tuple[int, int] | None,
-) -> None:
-    """Merges changes that meet the rules. changes: the columns of `transform.names_of_changes`.
+class MergeWriter(CheckedWriter):
+    """Merges changes that meet the rules into the rows of their keys."""
 
-    metadata: with the batch's row counts. may_be_replay, last_commit: as for `commit.add_to_companion`.
-    """
-    merged = merge(changes, table, write, last_commit)
-    rows = metadata.rows or {}
-    metadata = replace(
-        metadata, rows=rows | {"changes": asdict(_outcomes(merged, changes, table, write, rows["kept"]))}
-    )
-    commit.add_to_companion(merged.hidden, table.retained, metadata, may_be_replay, last_commit)
-    commit.execute(lambda: replace_rows(merged, table, write), changes.sparkSession, metadata)
+    def suits(self, table: Table) -> bool:
+        return table.merges_changes
+
+    def _commit(self, rows: DataFrame, counts: RowCounts, minutes: set[int], batch: MicroBatch) -> None:
+        table, write = batch.table, batch.table.write_as(Upsert)
+        merged = merge(rows, table, write, batch.last_commit)
+        outcomes = _outcomes(merged, rows, table, write, counts.kept)
+        metadata = batch.metadata.counting(asdict(counts) | {"changes": asdict(outcomes)})
+        commit.add_to_companion(merged.hidden, table.retained, metadata, batch.may_be_replay, batch.last_commit)
+        commit.execute(lambda: replace_rows(merged, table, write), batch.spark, metadata)
 
 
 def _outcomes(merged: Merged, changes: DataFrame, table: Table, write: Upsert, kept: int) -> KeyOutcomes:

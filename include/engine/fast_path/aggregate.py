@@ -17,10 +17,14 @@ from pyspark.sql import SparkSession
 from include.checkpoints import checkpoint_files
 from include.delta import stored_table
 from include.engine.batch import deduplicate, prepare, transform
+from include.engine.batch.micro_batch import MicroBatch, Written
 from include.engine.batch.transform import Buckets
 from include.engine.fast_path import data_file, known_keys, replaced_files
-from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros
-from include.engine.fast_path.transaction import NotSupported, Target, Transaction
+from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros, not_compared
+from include.engine.fast_path.replaced_files import Replacement, StoredFile
+from include.engine.fast_path.source import PlannedRead
+from include.engine.fast_path.transaction import Refusal, Transaction
+from include.engine.fast_path.writer import Writer
 from include.engine.tables.commit import CommitMetadata, read_table
 from include.lake import data_files
 from include.ledger.batch_files import SourceFile
@@ -33,49 +37,53 @@ MOST_SOURCE_ROWS = 200_000
 Starts = set[int | None]
 
 
-class Aggregator:
+class Aggregator(Writer):
     """Writes the batches of one flow whose table is recomputed, by time buckets or completely."""
 
-    def __init__(self, spark: SparkSession, table: Table, write: Upsert) -> None:
-        self._table = table
-        self._write = write
-        self._bucket = write.recompute
+    def __init__(self, spark: SparkSession, table: Table) -> None:
+        super().__init__(spark, table)
+        self._write = table.write_as(Upsert)
+        self._bucket = self._write.recompute
         self._source = table.origin.table
-        self.target = Target(spark, table.name)
         self._open_tables: dict[str, DeltaTable] = {}
         self._columns: list[str] | None = None
 
     @staticmethod
     def suits(table: Table) -> bool:
         """Whether the files of the source show which rows a batch recomputes."""
-        return table.origin.reads_table and not table.origin.changes and not table.steps
+        return table.is_recomputed and table.origin.reads_table and not table.origin.changes and not table.steps
 
-    def write(self, spark: SparkSession, files: tuple[SourceFile, ...], metadata: CommitMetadata) -> None:
-        """Recomputes the buckets of the rows in these files, or all rows. Raises NotSupported."""
-        transaction = self.target.begin()
-        if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
-            return
-        keys = [transaction.layout.schema.field(key) for key in self._write.keys]
-        if unsupported := next((key.name for key in keys if not is_comparable(key.type)), None):
-            raise NotSupported(f"its key {unsupported} is of a type that is not compared outside Spark")
-        new_rows, candidates = transaction.layout.schema.empty_table(), list[tuple[str, int]]()
+    def write(self, batch: MicroBatch, planned: PlannedRead) -> Written | Refusal:
+        """Recomputes the buckets of the rows in the files of the batch, or all rows."""
+        # It reads the rows of its buckets itself, and limits their number. These include the rows of the batch.
+        if planned.rows > MOST_SOURCE_ROWS:
+            return Refusal(f"{planned.rows} rows", is_large=True)
+        written = Written(planned.rows, batch.times.newest)
+        transaction = self._begin(batch.metadata)
+        if not isinstance(transaction, Transaction):
+            return transaction or written
+        if found := not_compared(transaction.layout.schema, self._write.keys, "its key"):
+            return found
         starts: Starts = set()
+        if planned.files and self._bucket:
+            starts = self._touched_buckets(planned.files, self._bucket)
+            starts = deduplicate.within_reach(starts, self._bucket.unit, self._write.reach_seconds)
+        new_rows, candidates = transaction.layout.schema.empty_table(), list[tuple[str, int]]()
         # Without files, the batch holds no new rows, such as that of an OPTIMIZE of the source.
-        if files:
-            version = checkpoint_files.read_version(metadata.source_to)
-            if self._bucket is None:
-                source_rows, candidates = self._all_source_rows(spark, version), self._files(transaction)
-            else:
-                starts = self._touched_buckets(files, self._bucket)
-                starts = deduplicate.within_reach(starts, self._bucket.unit, self._write.reach_seconds)
-                source_rows = self._source_rows(spark, starts, version, self._bucket)
-                candidates = self._candidates(transaction, starts, self._bucket)
-            new_rows = data_file.conform(self._aggregate(spark, source_rows, starts), transaction.layout)
-        self._replace(transaction, new_rows, candidates, starts if self._write.reach_seconds else set(), metadata)
-
-    def forget(self) -> None:
-        """Discards what it knows of the table, which may be outdated."""
-        self.target.note(None)
+        if planned.files:
+            source_rows = self._source_rows(batch, starts)
+            if isinstance(source_rows, Refusal):
+                return source_rows
+            candidates = self._candidates(transaction, starts)
+            new_rows = data_file.conform(self._aggregate(batch.spark, source_rows, starts), transaction.layout)
+        if len(set(keys_of(new_rows, self._write.keys))) < len(new_rows):
+            return Refusal("its transform makes several rows of one key")
+        emptied = starts if self._write.reach_seconds else set()
+        stored = replaced_files.read(transaction, candidates if len(new_rows) or emptied else ())
+        if isinstance(stored, Refusal):
+            return stored
+        self._replace(transaction, stored, new_rows, emptied, batch.metadata)
+        return written
 
     def _touched_buckets(self, files: tuple[SourceFile, ...], bucket: Bucket) -> Starts:
         path, width = settings().table_path(self._source), deduplicate.UNIT_SECONDS[bucket.unit]
@@ -85,24 +93,23 @@ class Aggregator:
             starts |= _starts(times, width)
         return starts
 
-    def _source_rows(self, spark: SparkSession, starts: Starts, version: int, bucket: Bucket) -> pa.Table:
-        """Returns all rows of these buckets, at a version of the source."""
-        source = self._open(self._source, version)
-        columns = self._needed_columns(spark, pa.schema(source.schema()).names)
-        reach = math.ceil(self._write.reach_seconds * 1_000_000)
-        spans = [(begin - reach, end + reach) for begin, end in _spans(starts, bucket.unit)]
-        rows = known_keys.read(self._source, source, bucket.of, spans, None in starts, columns, MOST_SOURCE_ROWS + 1)
-        if len(rows) > MOST_SOURCE_ROWS:
-            raise NotSupported(f"its buckets hold more than {MOST_SOURCE_ROWS:,} rows")
-        return rows
-
-    def _all_source_rows(self, spark: SparkSession, version: int) -> pa.Table:
-        source = self._open(self._source, version)
-        columns = self._needed_columns(spark, pa.schema(source.schema()).names)
-        rows = stored_table.dataset(self._source, source).scanner(columns=columns).head(MOST_SOURCE_ROWS + 1)
-        if len(rows) > MOST_SOURCE_ROWS:
-            raise NotSupported(f"its source holds more than {MOST_SOURCE_ROWS:,} rows")
-        return rows
+    def _source_rows(self, batch: MicroBatch, starts: Starts) -> pa.Table | Refusal:
+        """Returns all rows of these buckets, or without buckets all rows, as of the end of the batch."""
+        source = self._open(self._source, checkpoint_files.read_version(batch.metadata.source_to))
+        columns = self._needed_columns(batch.spark, pa.schema(source.schema()).names)
+        if self._bucket is None:
+            rows = stored_table.dataset(self._source, source).scanner(columns=columns).head(MOST_SOURCE_ROWS + 1)
+        else:
+            reach = math.ceil(self._write.reach_seconds * 1_000_000)
+            spans = [(begin - reach, end + reach) for begin, end in _spans(starts, self._bucket.unit)]
+            rows = known_keys.read(
+                self._source, source, self._bucket.of, spans, None in starts, columns, MOST_SOURCE_ROWS + 1
+            )
+        if isinstance(rows, Refusal) or len(rows) <= MOST_SOURCE_ROWS:
+            return rows
+        return Refusal(
+            f"{'its buckets hold' if self._bucket else 'its source holds'} more than {MOST_SOURCE_ROWS:,} rows"
+        )
 
     def _aggregate(self, spark: SparkSession, rows: pa.Table, starts: Starts) -> pa.Table:
         """Computes the aggregate of these source rows, for these buckets."""
@@ -132,18 +139,15 @@ class Aggregator:
     def _replace(
         self,
         transaction: Transaction,
+        stored: list[StoredFile],
         rows: pa.Table,
-        candidates: list[tuple[str, int]],
         emptied: Starts,
         metadata: CommitMetadata,
     ) -> None:
-        """Replaces the stored rows that have the same keys. candidates: files that may hold such rows, with their
-        sizes. emptied: buckets whose other rows are deleted.
+        """Replaces the stored rows that have the same keys. stored: the files that may hold such rows. emptied: buckets
+        whose other rows are deleted.
         """
         keys = self._write.keys
-        if len(set(keys_of(rows, keys))) < len(rows):
-            raise NotSupported("its transform makes several rows of one key")
-        stored = replaced_files.read(transaction, candidates if len(rows) or emptied else ())
         gone = {key for file in stored for key in self._keys_in(file.rows, emptied)} - set(keys_of(rows, keys))
         unchanged = _unchanged_keys(rows, [file.rows for file in stored], keys)
         rows = replaced_files.with_keys(rows, unchanged, keys, are_kept=False)
@@ -156,7 +160,8 @@ class Aggregator:
             "numTargetRowsUpdated": updated,
             "numTargetRowsDeleted": deleted,
         }
-        replaced_files.commit_replacement(transaction, stored, rows, keys_written | gone, keys, metadata, counts)
+        replacement = Replacement(stored, rows, keys_written | gone, keys, counts)
+        replaced_files.commit_replacement(transaction, replacement, metadata)
 
     def _keys_in(self, rows: pa.Table, starts: Starts) -> Iterator[Key]:
         """Yields the keys of stored rows of these buckets."""
@@ -166,15 +171,18 @@ class Aggregator:
                 if (None if time is None else time // 1_000_000) in starts:
                     yield key
 
-    def _files(self, transaction: Transaction) -> list[tuple[str, int]]:
-        """Returns all files of the table, with their sizes."""
-        actions = pa.table(self._open(self._table.name, transaction.read_version).get_add_actions())
-        return list(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
+    def _candidates(self, transaction: Transaction, starts: Starts) -> list[tuple[str, int]]:
+        """Returns the files that may hold rows of these buckets, by their statistics, with their sizes; without buckets
+        all files.
+        """
+        opened = self._open(self._table.name, transaction.read_version)
+        if self._bucket is None:
+            return _paths_and_sizes(pa.table(opened.get_add_actions()))
+        return _files_near(pa.table(opened.get_add_actions(flatten=True)), starts, self._bucket)
 
-    def _candidates(self, transaction: Transaction, starts: Starts, bucket: Bucket) -> list[tuple[str, int]]:
-        """Returns the files that may hold rows of these buckets, by their statistics, with their sizes."""
-        actions = pa.table(self._open(self._table.name, transaction.read_version).get_add_actions(flatten=True))
-        return _files_near(actions, starts, bucket)
+
+def _paths_and_sizes(actions: pa.Table) -> list[tuple[str, int]]:
+    return list(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
 
 
 def _starts(times: list[int | None], width: int) -> Starts:
@@ -189,9 +197,7 @@ def _files_near(actions: pa.Table, starts: Starts, bucket: Bucket) -> list[tuple
     nulls = actions.column(names[2]).to_pylist() if names[2] in actions.column_names else None
     spans = _spans(starts, bucket.unit)
     files = []
-    for index, (path, size) in enumerate(
-        zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True)
-    ):
+    for index, (path, size) in enumerate(_paths_and_sizes(actions)):
         least, greatest = (None if bound is None else bound[index] for bound in bounds)
         holds_null = None in starts and (nulls is None or nulls[index] != 0)
         # The maximum may be truncated to milliseconds.

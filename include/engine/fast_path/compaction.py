@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from include.delta import stored_table
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
-from include.engine.fast_path.transaction import Layout, NotSupported, Target, unexpected
+from include.engine.fast_path.transaction import Layout, NotSupported, Refusal, Target, unexpected
 from include.lake import clients
 from include.lake.paths import LakePath
 from include.maintenance import plan
@@ -27,17 +27,21 @@ BATCH_ROWS = 64 * 1024
 
 def compact_files(
     spark: SparkSession, name: str, smaller_than_bytes: int, target_bytes: int, metadata: dict[str, object]
-) -> None:
+) -> Refusal | None:
     """Merges files of less than `smaller_than_bytes` into files of about `target_bytes`.
 
-    metadata: becomes the commit's `userMetadata`. Raises NotSupported, without leaving files, if this cannot compact
-    the table.
+    metadata: becomes the commit's `userMetadata`. Returns why it cannot compact the table, without leaving files, if
+    so.
     """
     if difference := unexpected(spark):
-        raise NotSupported(difference)
+        return Refusal(difference)
     target = Target(spark, name)
     transaction = target.begin()
+    if isinstance(transaction, Refusal):
+        return transaction
     sizes = _sizes(name, transaction.read_version)
+    if isinstance(sizes, Refusal):
+        return sizes
     written: list[DataFile] = []
     removed: list[str] = []
     try:
@@ -48,7 +52,7 @@ def compact_files(
     except (pa.ArrowException, OSError, NotSupported) as error:
         for file in written:
             file.delete()
-        raise error if isinstance(error, NotSupported) else NotSupported(f"{type(error).__name__}: {error}") from error
+        return Refusal(str(error) if isinstance(error, NotSupported) else f"{type(error).__name__}: {error}")
     if removed:
         metrics = {
             "numRemovedFiles": len(removed),
@@ -59,17 +63,18 @@ def compact_files(
         removes = [data_file.removal(path, sizes[path], changes_data=False) for path in removed]
         adds = [file.added(changes_data=False) for file in written]
         transaction.compact(adds, removes, json.dumps(metadata), metrics)
+    return None
 
 
-def _sizes(name: str, version: int) -> dict[str, int]:
+def _sizes(name: str, version: int) -> dict[str, int] | Refusal:
     """Returns the sizes of the table's files at that version, in bytes."""
     try:
         actions = pa.table(stored_table.open_table(name, version).get_add_actions())
     except DeltaError as error:
-        raise NotSupported(f"its log cannot be read outside Spark: {error}") from error
+        return Refusal(f"its log cannot be read outside Spark: {error}")
     sizes = dict(zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True))
     if outside := next((path for path in sizes if any(character in path for character in "/:%")), None):
-        raise NotSupported(f"its file {outside} does not lie in its own directory")
+        return Refusal(f"its file {outside} does not lie in its own directory")
     return sizes
 
 

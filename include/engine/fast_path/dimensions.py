@@ -13,8 +13,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from include.delta import stored_table
 from include.engine.batch import lookup
 from include.engine.batch.merge_changes import IS_CURRENT, VALID_FROM, VALID_TO
-from include.engine.fast_path.known_keys import Key, is_comparable, keys_of
-from include.engine.fast_path.transaction import NotSupported
+from include.engine.fast_path.known_keys import Key, keys_of, not_compared
+from include.engine.fast_path.transaction import Refusal
 from include.spec import Lookup, Table
 
 # Most bytes of a lookup's columns in memory. Spark joins the batches with larger tables.
@@ -29,26 +29,30 @@ class Dimensions:
         # By position of the lookup: a version, and its rows; None for too many.
         self._loaded: dict[int, tuple[int, pa.Table | None]] = {}
 
-    def join(self, rows: pa.Table, versions: dict[str, int]) -> tuple[pa.Table, dict[str, int]]:
+    def join(self, rows: pa.Table, versions: dict[str, int]) -> tuple[pa.Table, dict[str, int]] | Refusal:
         """Returns parsed rows of a batch plus the columns of all lookups, as `lookup.join` does. Also returns by label
         of a lookup how many rows have no partner.
 
-        versions: by table. Raises NotSupported for a table that is too large, and for keys that only Spark compares.
+        versions: by table. Refuses a table that is too large, keys that only Spark compares, and several rows of one.
         """
         no_partner = {}
         for number, item in enumerate(self._lookups):
-            dimension = _with_keys(self._rows(number, versions[item.table]), item, rows)
-            rows, no_partner[item.label] = _join(rows, item, dimension)
+            stored = self._rows(number, versions[item.table])
+            if stored is None:
+                return Refusal(f"the columns of {item.table} are too large to keep in memory")
+            dimension = _with_keys(stored, item, rows)
+            joined = _join(rows, item, dimension)
+            if isinstance(joined, Refusal):
+                return joined
+            rows, no_partner[item.label] = joined
         return rows, no_partner
 
-    def _rows(self, number: int, version: int) -> pa.Table:
+    def _rows(self, number: int, version: int) -> pa.Table | None:
         if number not in self._loaded or self._loaded[number][0] != version:
             # Frees the old rows before it reads the new ones.
             self._loaded.pop(number, None)
             self._loaded[number] = version, _read(self._lookups[number], version)
-        if (rows := self._loaded[number][1]) is None:
-            raise NotSupported(f"the columns of {self._lookups[number].table} are too large to keep in memory")
-        return rows
+        return self._loaded[number][1]
 
 
 def local_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
@@ -78,28 +82,30 @@ def _with_keys(rows: pa.Table, item: Lookup, parsed_rows: pa.Table) -> pa.Table:
     return rows.filter(pc.is_in(rows.column(key), value_set=values.drop_null()))
 
 
-def _join(rows: pa.Table, item: Lookup, dimension: pa.Table) -> tuple[pa.Table, int]:
+def _join(rows: pa.Table, item: Lookup, dimension: pa.Table) -> tuple[pa.Table, int] | Refusal:
     """Returns the rows plus the columns of one lookup, and how many have no partner.
 
     dimension: all rows of its table that may be partners.
     """
     compared = [*item.keys.values(), *([VALID_FROM] if item.at else [])]
-    if unsupported := next((name for name in compared if not is_comparable(dimension.schema.field(name).type)), None):
-        raise NotSupported(f"column {unsupported} of {item.table} is of a type that is not compared outside Spark")
+    if refusal := not_compared(dimension.schema, compared, f"in {item.table} the column"):
+        return refusal
     partners = _history_partners(rows, item, dimension) if item.at else _partners(rows, item, dimension)
+    if partners is None:
+        # Spark's join says so, if a row of the batch has the key.
+        return Refusal(f"{item.table} holds several rows of a key")
     found = dimension.take(pa.array(partners, pa.int64()))
     for name, column in item.added.items():
         rows = rows.append_column(name, found.column(column))
     return rows, partners.count(None)
 
 
-def _partners(rows: pa.Table, item: Lookup, dimension: pa.Table) -> list[int | None]:
-    """Returns for each row the position of its partner; None if it has none."""
+def _partners(rows: pa.Table, item: Lookup, dimension: pa.Table) -> list[int | None] | None:
+    """Returns for each row the position of its partner; None if it has none. Returns None for several rows of a key."""
     keys = keys_of(dimension, item.keys.values())
     positions = {key: position for position, key in enumerate(keys)}
     if len(positions) < len(keys) and max(Counter(key for key in keys if None not in key).values(), default=0) > 1:
-        # Spark's join says so, if a row of the batch has the key.
-        raise NotSupported(f"{item.table} holds several rows of a key")
+        return None
     return [None if None in key else positions.get(key) for key in keys_of(rows, item.keys)]
 
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from include.delta import stored_table
 from include.engine.batch import deduplicate
-from include.engine.fast_path.transaction import NotSupported
+from include.engine.fast_path.transaction import Refusal
 from include.lake import data_files
 from include.settings import settings
 from include.spec import Append
@@ -31,13 +31,14 @@ Spans = list[tuple[int, int]]
 
 def read(
     table: str, opened: DeltaTable, column: str, spans: Spans, or_null: bool, columns: list[str], limit: int
-) -> pa.Table:
+) -> pa.Table | Refusal:
     """Returns at most `limit` rows whose time lies in one of the spans or, with `or_null`, is NULL.
 
-    opened: the table at the desired version. column: a timestamp. spans: half-open, in microseconds since 1970. Raises
-    NotSupported if the statistics of a file name a time that delta-rs cannot read.
+    opened: the table at the desired version. column: a timestamp. spans: half-open, in microseconds since 1970. Refuses
+    a table if the statistics of a file name a time that delta-rs cannot read.
     """
-    _require_readable_bounds(opened, column)
+    if not _has_readable_bounds(opened, column):
+        return Refusal(f"the statistics of {column} in a file have a time beyond the year 9999")
     # Without the predicate, Arrow builds an expression from each file's statistics: 0.1 s for a thousand files.
     rows = stored_table.dataset(table, opened, _file_predicate(column, spans, or_null))
     path = settings().table_path(table)
@@ -48,18 +49,17 @@ def read(
     return rows.scanner(columns=columns, filter=_row_filter(column, spans, or_null)).head(limit)
 
 
-def _require_readable_bounds(opened: DeltaTable, column: str) -> None:
-    """Raises NotSupported if Arrow would skip a file that may hold rows of any time.
+def _has_readable_bounds(opened: DeltaTable, column: str) -> bool:
+    """Whether Arrow skips no file that may hold rows of any time.
 
     delta-rs reads no time beyond the year 9999, and compares the rows of its file with NULL instead.
     """
     files = pa.table(opened.get_add_actions(flatten=True))
     if f"null_count.{column}" not in files.column_names:
-        return
+        return True
     has_times = pc.less(files[f"null_count.{column}"], files["num_records"])
     bounds = (files[name] for name in (f"min.{column}", f"max.{column}") if name in files.column_names)
-    if any(pc.any(pc.and_(has_times, bound.is_null())).as_py() for bound in bounds):
-        raise NotSupported(f"the statistics of {column} in a file have a time beyond the year 9999")
+    return not any(pc.any(pc.and_(has_times, bound.is_null())).as_py() for bound in bounds)
 
 
 def at_version(table: str, opened: DeltaTable | None, version: int) -> DeltaTable:
@@ -131,18 +131,22 @@ class KnownKeys:
     def _clear(self) -> None:
         self._minutes, self._times, self._count = set(), {}, 0
 
-    def load(self, times: Iterable[int]) -> None:
-        """Loads the stored identities that rows of these times (microseconds since 1970) may repeat."""
+    def load(self, times: Iterable[int]) -> Refusal | None:
+        """Loads the stored identities that rows of these times (microseconds since 1970) may repeat. Returns why it
+        cannot, if so.
+        """
         margin = -(-(self._apart_micros or 0) // MINUTE_MICROS)
         touched_minutes = {time // MINUTE_MICROS for time in times}
         minutes = {nearby for minute in touched_minutes for nearby in range(minute - margin, minute + margin + 1)}
         if self._count > MOST_KEYS:
             self._clear()
-        if missing := minutes - self._minutes:
-            self._read(missing)
-            self._minutes |= missing
+        missing = minutes - self._minutes
+        if missing and (refusal := self._read(missing)):
+            return refusal
+        self._minutes |= missing
+        return None
 
-    def _read(self, minutes: set[int]) -> None:
+    def _read(self, minutes: set[int]) -> Refusal | None:
         spans = [
             (begin * 1_000_000, end * 1_000_000)
             for begin, end in deduplicate.spans([minute * 60 for minute in minutes], 60)
@@ -151,9 +155,12 @@ class KnownKeys:
         assert self._version is not None
         self._stored = at_version(self._table, self._stored, self._version)
         rows = read(self._table, self._stored, self.moment, spans, False, names, MOST_KEYS + 1)
+        if isinstance(rows, Refusal):
+            return rows
         if len(rows) > MOST_KEYS:
-            raise NotSupported(f"more than {MOST_KEYS:,} stored rows lie near its own")
+            return Refusal(f"more than {MOST_KEYS:,} stored rows lie near its own")
         self.add(rows)
+        return None
 
     def repeats(self, key: Key, time: int) -> bool:
         """Whether the table holds a row of this identity, close enough in time."""
@@ -203,6 +210,14 @@ def _values(values: pa.ChunkedArray) -> list[Any]:
     elif pa.types.is_date32(values.type):
         values = values.cast(pa.int32())
     return list(values.to_pylist())
+
+
+def not_compared(schema: pa.Schema, names: Iterable[str], of: str = "its column") -> Refusal | None:
+    """Refuses columns whose values only Spark compares. of: begins the sentence about one."""
+    unsupported = next((name for name in names if not is_comparable(schema.field(name).type)), None)
+    if unsupported is None:
+        return None
+    return Refusal(f"{of} {unsupported} is of a type that is not compared outside Spark")
 
 
 def is_comparable(type_: pa.DataType) -> bool:

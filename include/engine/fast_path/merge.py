@@ -5,7 +5,7 @@ batches.
 """
 
 from bisect import bisect_left
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -15,17 +15,18 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from include.delta import stored_table
-from include.engine.batch import merge_changes, quality, transform, watermark
+from include.engine.batch import merge_changes, transform
 from include.engine.batch.key_outcomes import KeyOutcomes
 from include.engine.batch.merge_changes import DELETED, IS_CURRENT, RETAINED, SHOWN, TRUNCATES
-from include.engine.batch.quality import RowCounts
-from include.engine.batch.watermark import EventTimes
-from include.engine.fast_path import append, data_file, known_keys, replaced_files
-from include.engine.fast_path.append import Companion
+from include.engine.batch.micro_batch import MicroBatch, Written
+from include.engine.fast_path import data_file, known_keys, replaced_files
+from include.engine.fast_path.collect import Collector, JudgedRows
 from include.engine.fast_path.dimensions import local_frame
-from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros
-from include.engine.fast_path.replaced_files import StoredFile
-from include.engine.fast_path.transaction import Layout, NotSupported, Target, Transaction
+from include.engine.fast_path.known_keys import Key, keys_of, not_compared
+from include.engine.fast_path.replaced_files import Replacement, StoredFile
+from include.engine.fast_path.source import PlannedRead
+from include.engine.fast_path.transaction import Refusal, Transaction
+from include.engine.fast_path.writer import Companion, Writer, is_committed
 from include.engine.tables.commit import CommitMetadata
 from include.spec import Table, Upsert
 
@@ -59,7 +60,7 @@ class Retained:
             may_count = ds.field(name).isin(replaced_files.key_values(keys, 0, dataset.schema.field(name).type))
             if self._write.truncates:
                 may_count |= ds.field(TRUNCATES)
-            rows = dataset.to_table(columns=names, filter=_is_committed(last_commit) & may_count)
+            rows = dataset.to_table(columns=names, filter=is_committed(last_commit) & may_count)
         else:
             values = replaced_files.key_values(keys, 0, self._rows.schema.field(name).type)
             mask = pc.is_in(self._rows.column(name), value_set=values)
@@ -69,8 +70,12 @@ class Retained:
         of_keys = replaced_files.with_keys(rows, keys, self._write.keys, are_kept=True)
         return pa.concat_tables([of_keys, rows.filter(pc.field(TRUNCATES))]) if self._write.truncates else of_keys
 
+    def begin(self, rows: pa.Table) -> Refusal | None:
+        """Begins to retain changes of the batch, if `Companion.begin` does."""
+        return self._companion.begin(rows)
+
     def append(self, rows: pa.Table, metadata: CommitMetadata) -> None:
-        """Retains changes of the batch."""
+        """Retains changes of the batch, with which it has begun."""
         known, self._version = self._version, None
         if not len(rows):
             self._version = known
@@ -98,7 +103,7 @@ class Retained:
         self._open_table = known_keys.at_version(self._table.retained, self._open_table, version)
         dataset, names = self._dataset()
         # Other rows are those of a batch that failed. Its next try replaces them, which is another version.
-        scanner = dataset.scanner(columns=names, filter=_is_committed(last_commit))
+        scanner = dataset.scanner(columns=names, filter=is_committed(last_commit))
         batches, size = [], 0
         for batch in scanner.to_batches():
             batches.append(batch)
@@ -115,79 +120,63 @@ class Retained:
         return dataset, transform.names_of_retained(self._table)
 
 
-def _is_committed(last_commit: tuple[int, int] | None) -> Any:
-    generation, batch = last_commit or (0, 0)
-    of_generation, of_batch = ds.field("_generation"), ds.field("_batch")
-    return (of_generation < generation) | ((of_generation == generation) & (of_batch <= batch))
-
-
 # Rows of a key in a form that can be compared, each with whether it is current.
 Rows = dict[str, bool]
 
 
-class Merger:
+class Merger(Writer):
     """Merges the batches of one flow."""
 
-    def __init__(self, spark: SparkSession, table: Table, write: Upsert) -> None:
-        self._spark = spark
-        self._table = table
-        self._write = write
-        self.target = Target(spark, table.name)
+    def __init__(self, spark: SparkSession, table: Table) -> None:
+        super().__init__(spark, table)
+        self._write = table.write_as(Upsert)
+        self._collector = Collector(table)
         self._open_table: DeltaTable | None = None
         self._quarantine, retained = Companion(spark, table.quarantine), Companion(spark, table.retained)
         self.companions = (self._quarantine, retained)
-        self._retained = Retained(table, write, retained)
+        self._retained = Retained(table, self._write, retained)
 
-    def write(
-        self,
-        rows: pa.Table,
-        metadata: CommitMetadata,
-        times: EventTimes,
-        last_commit: tuple[int, int] | None,
-        left_before: tuple[int, int] | None,
-    ) -> tuple[RowCounts, int | None] | None:
-        """Merges the good changes and quarantines the broken ones.
+    @staticmethod
+    def suits(table: Table) -> bool:
+        return table.merges_changes
 
-        rows: the columns of `transform.names_of_changes`, and `_rules`. last_commit: generation and batch of the
-        flow's newest commit. times, left_before, and what it returns: as for `Appender.append_checked`. Raises
-        NotSupported, and FlowBroken for rows that break a rule of action `fail`.
-        """
+    def write(self, batch: MicroBatch, planned: PlannedRead) -> Written | Refusal:
+        judged = self._collector.judged(batch, planned)
+        if isinstance(judged, Refusal):
+            return judged
+        transaction = self._begin(judged.batch.metadata)
+        if not isinstance(transaction, Transaction):
+            return transaction or Written(planned.rows, batch.times.newest)
+        if self._write.truncates and pc.any(judged.kept.column(TRUNCATES)).as_py():
+            return Refusal("a change deletes all its keys")
+        if found := not_compared(transaction.layout.schema, self._write.keys, "its key"):
+            return found
         for companion in self.companions:
-            companion.has_written = False
-        declared, rules = self._write.watermark, watermark.rules_of(self._table, times)
-        checked = append.divide(rows, append.broken_rules(rows, self._write, times), rules)
-        quality.require_none_fails(checked.counts, rules, metadata)
-        transaction = self.target.begin()
-        if transaction.last_batch(metadata.txn_app_id) >= metadata.batch:
-            return None
-        if self._write.truncates and pc.any(checked.kept.column(TRUNCATES)).as_py():
-            raise NotSupported("a change deletes all its keys")
-        changes = checked.kept.filter(pc.is_valid(checked.kept.column(DELETED)))
-        keys = self._keys(changes, transaction.layout)
-        for companion in self.companions:
-            companion.begin(metadata.flow, left_before)
-        stored, result = self._read_and_merge(transaction, changes, keys, last_commit)
-        shown = data_file.conform(result.filter(result.column(SHOWN)), transaction.layout)
-        self._quarantine.append(checked.quarantined, metadata)
-        is_hidden = pc.and_(pc.invert(result.column(SHOWN)), pc.invert(result.column(RETAINED)))
-        self._retained.append(result.filter(is_hidden), metadata)
-        newest = times.after(micros(checked.kept, declared.of)) if declared else None
-        if declared:
-            metadata = replace(metadata, newest={declared.of: newest})
-        tombstones = len(checked.kept) - len(changes)
-        self._replace(transaction, stored, shown, keys, metadata, checked.counts, tombstones)
-        return checked.counts, newest
+            if found := companion.refusal(batch):
+                return found
+        changes = judged.kept.filter(pc.is_valid(judged.kept.column(DELETED)))
+        keys = set(keys_of(changes, self._write.keys))
+        stored = replaced_files.rewrite(
+            transaction, self._candidates(transaction, changes) if keys else (), keys, self._write.keys
+        )
+        if isinstance(stored, Refusal):
+            return stored
+        with replaced_files.discarded_on_error(stored):
+            result = self._merged(changes, _of_keys(stored, transaction, keys, self._write.keys), keys, batch)
+            hidden = result.filter(pc.and_(pc.invert(result.column(SHOWN)), pc.invert(result.column(RETAINED))))
+            shown = data_file.conform(result.filter(result.column(SHOWN)), transaction.layout)
+            found = self._quarantine.begin(judged.quarantined) or self._retained.begin(hidden)
+        if found:
+            replaced_files.discard(stored)
+            return found
+        self._quarantine.append(judged.quarantined, judged.batch.metadata)
+        self._retained.append(hidden, judged.batch.metadata)
+        self._replace(transaction, stored, shown, keys, judged, len(changes))
+        return Written(judged.counts.read, judged.newest)
 
     def forget(self) -> None:
-        """Discards what it knows of the table, which may be outdated."""
-        self.target.note(None)
+        super().forget()
         self._retained.forget()
-
-    def _keys(self, changes: pa.Table, layout: Layout) -> set[Key]:
-        types = {name: layout.schema.field(name).type for name in self._write.keys}
-        if unsupported := next((name for name, type_ in types.items() if not is_comparable(type_)), None):
-            raise NotSupported(f"its key {unsupported} is of a type that is not compared outside Spark")
-        return set(keys_of(changes, self._write.keys))
 
     def _candidates(self, transaction: Transaction, changes: pa.Table) -> list[tuple[str, int]]:
         """Returns the files that may hold rows of these keys, by the statistics of the first key, with their sizes."""
@@ -195,29 +184,13 @@ class Merger:
         actions = pa.table(self._open_table.get_add_actions(flatten=True))
         return _files_near(actions, self._write.keys[0], changes)
 
-    def _read_and_merge(
-        self, transaction: Transaction, changes: pa.Table, keys: set[Key], last_commit: tuple[int, int] | None
-    ) -> tuple[list[StoredFile], pa.Table]:
-        """Returns the files that hold rows of these keys, and the merge of the changes with these rows."""
-        candidates = self._candidates(transaction, changes) if keys else ()
-        stored = replaced_files.rewrite(transaction, candidates, keys, self._write.keys)
-        try:
-            known = [replaced_files.with_keys(file.rows, keys, self._write.keys, are_kept=True) for file in stored]
-            no_rows = transaction.layout.schema.empty_table()
-            return stored, self._merged(changes, pa.concat_tables([no_rows, *known]), keys, last_commit)
-        except BaseException:
-            replaced_files.discard(stored)
-            raise
-
-    def _merged(
-        self, changes: pa.Table, stored: pa.Table, keys: set[Key], last_commit: tuple[int, int] | None
-    ) -> pa.Table:
+    def _merged(self, changes: pa.Table, stored: pa.Table, keys: set[Key], batch: MicroBatch) -> pa.Table:
         """Merges changes with the stored rows and the retained changes of these keys."""
         names = transform.names_of_changes(self._table)
         parts = [
             _with_flags(changes.select(names), (RETAINED,), False),
             _with_flags(stored, (*merge_changes.flags(self._write), RETAINED), False),
-            _with_flags(self._retained.of_keys(keys, last_commit), (RETAINED,), True),
+            _with_flags(self._retained.of_keys(keys, batch.last_commit), (RETAINED,), True),
         ]
         table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
         return merge_changes.merged(local_frame(self._spark, table), self._write).toArrow()
@@ -228,27 +201,33 @@ class Merger:
         stored: list[StoredFile],
         shown: pa.Table,
         keys: set[Key],
-        metadata: CommitMetadata,
-        counts: RowCounts,
-        tombstones: int,
+        judged: JudgedRows,
+        changes: int,
     ) -> None:
-        """Replaces the stored rows of these keys, except of those that stay as they are."""
+        """Replaces the stored rows of these keys, except of those that stay as they are. changes: their number."""
         columns = self._write.keys
         known = [replaced_files.with_keys(file.rows, keys, columns, are_kept=True) for file in stored]
         old, new = _rows_by_key(known, columns), _rows_by_key([shown], columns)
         changed = {key for key in keys if old.get(key) != new.get(key)}
         rows_of_changed = [(old.get(key, {}), new.get(key, {})) for key in changed]
-        outcomes = asdict(_outcomes(rows_of_changed, len(keys), counts.kept, tombstones))
-        metadata = replace(metadata, rows=asdict(counts) | {"changes": outcomes})
+        tombstones = len(judged.kept) - changes
+        outcomes = asdict(_outcomes(rows_of_changed, len(keys), judged.counts.kept, tombstones))
+        metadata = judged.batch.metadata.reaching(self._write.watermark, judged.newest)
+        metadata = metadata.counting(asdict(judged.counts) | {"changes": outcomes})
         if not changed:
             replaced_files.discard(stored)
         elif any(file.others for file in stored):
             # The new files lack all rows of these keys.
             changed = keys
         rows = replaced_files.with_keys(shown, changed, columns, are_kept=True)
-        replaced_files.commit_replacement(
-            transaction, stored, rows, changed, columns, metadata, _merge_metrics(rows_of_changed)
-        )
+        replacement = Replacement(stored, rows, changed, columns, _merge_metrics(rows_of_changed))
+        replaced_files.commit_replacement(transaction, replacement, metadata)
+
+
+def _of_keys(stored: list[StoredFile], transaction: Transaction, keys: set[Key], columns: tuple[str, ...]) -> pa.Table:
+    """Returns the stored rows of these keys."""
+    parts = [replaced_files.with_keys(file.rows, keys, columns, are_kept=True) for file in stored]
+    return pa.concat_tables([transaction.layout.schema.empty_table(), *parts])
 
 
 def _files_near(actions: pa.Table, name: str, changes: pa.Table) -> list[tuple[str, int]]:

@@ -1,8 +1,8 @@
 """Replaces stored rows of some keys: rewrites the files that hold them, in one commit."""
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from pyarrow import parquet
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.known_keys import Key, keys_of
-from include.engine.fast_path.transaction import Layout, NotSupported, Transaction
+from include.engine.fast_path.transaction import Layout, Refusal, Transaction
 from include.engine.tables.commit import CommitMetadata
 from include.lake import clients, data_files
 
@@ -38,11 +38,11 @@ class StoredFile:
     others: DataFile | None = None
 
 
-def read(transaction: Transaction, files: Iterable[tuple[str, int]]) -> list[StoredFile]:
-    """Reads files of the target, given by path and size. Raises NotSupported if they are large."""
+def read(transaction: Transaction, files: Iterable[tuple[str, int]]) -> list[StoredFile] | Refusal:
+    """Reads files of the target, given by path and size. Refuses large ones."""
     file_list = list(files)
     if sum(size for _, size in file_list) > MOST_REPLACED_BYTES:
-        raise NotSupported("its rows lie in large files")
+        return Refusal("its rows lie in large files")
     target, layout = transaction.target, transaction.layout
     return [
         StoredFile(path, size, data_file.conform(parquet.read_table(data_files.readable(target.path / path)), layout))
@@ -52,18 +52,18 @@ def read(transaction: Transaction, files: Iterable[tuple[str, int]]) -> list[Sto
 
 def rewrite(
     transaction: Transaction, files: Iterable[tuple[str, int]], keys: set[Key], columns: tuple[str, ...]
-) -> list[StoredFile]:
+) -> list[StoredFile] | Refusal:
     """Reads rows of these keys from files of any size, and writes the other rows of large files into new ones.
 
-    Files without such rows are left out. Raises NotSupported if the files are too large. The caller discards the new
-    files if it does not commit them.
+    Files without such rows are left out. Refuses files that are too large. The caller discards the new files if it does
+    not commit them.
     """
     file_list = list(files)
     total_bytes = sum(size for _, size in file_list)
     if total_bytes <= MOST_REPLACED_BYTES:
         return read(transaction, file_list)
     if total_bytes > MOST_REWRITTEN_BYTES:
-        raise NotSupported("its rows lie in too many large files")
+        return Refusal("its rows lie in too many large files")
     found: list[StoredFile] = []
     try:
         for path, size in file_list:
@@ -77,6 +77,16 @@ def rewrite(
         discard(found)
         raise
     return found
+
+
+@contextmanager
+def discarded_on_error(stored: list[StoredFile]) -> Iterator[None]:
+    """Deletes the new files if the block raises."""
+    try:
+        yield
+    except BaseException:
+        discard(stored)
+        raise
 
 
 def discard(stored: list[StoredFile]) -> None:
@@ -141,27 +151,34 @@ def with_keys(rows: pa.Table, keys: set[Key], columns: tuple[str, ...], are_kept
     return rows.filter(pa.array([(key in keys) == are_kept for key in keys_of(rows, columns)], pa.bool_()))
 
 
-def commit_replacement(
-    transaction: Transaction,
-    stored: list[StoredFile],
-    rows: pa.Table,
-    keys: set[Key],
-    columns: tuple[str, ...],
-    metadata: CommitMetadata,
-    counts: dict[str, int],
-) -> None:
-    """Commits `rows` in place of all stored rows of these keys. counts: the row counts of MERGE, but for copies."""
+@dataclass(frozen=True)
+class Replacement:
+    """`rows` in place of all rows of these keys that the stored files hold. columns: of the keys.
+
+    counts: the row counts of MERGE, but for copies.
+    """
+
+    stored: list[StoredFile]
+    rows: pa.Table
+    keys: set[Key]
+    columns: tuple[str, ...]
+    counts: dict[str, int]
+
+
+def commit_replacement(transaction: Transaction, replacement: Replacement, metadata: CommitMetadata) -> None:
+    """Commits the replacement as the batch."""
+    rows, counts = replacement.rows, replacement.counts
     adds: list[dict[str, Any]] = []
     removes: list[dict[str, Any]] = []
     others = transaction.layout.schema.empty_table()
     copied = 0
-    for file in stored if keys else []:
+    for file in replacement.stored if replacement.keys else []:
         if file.others:
             removes.append(data_file.removal(file.path, file.size))
             adds += [file.others.added()] if file.others.rows else []
             copied += file.others.rows
             continue
-        other_rows = with_keys(file.rows, keys, columns, are_kept=False)
+        other_rows = with_keys(file.rows, replacement.keys, replacement.columns, are_kept=False)
         if len(other_rows) < len(file.rows):
             removes.append(data_file.removal(file.path, file.size))
             others = pa.concat_tables([others, other_rows])
@@ -173,4 +190,4 @@ def commit_replacement(
     copied += len(rows) - counts["numTargetRowsInserted"] - counts["numTargetRowsUpdated"]
     output_rows = counts["numTargetRowsInserted"] + counts["numTargetRowsUpdated"] + copied
     metrics = {**counts, "numTargetRowsCopied": copied, "numOutputRows": output_rows}
-    transaction.replace(adds, removes, json.dumps(asdict(metadata)), (metadata.txn_app_id, metadata.batch), metrics)
+    transaction.replace(adds, removes, metadata.text, (metadata.txn_app_id, metadata.batch), metrics)

@@ -92,7 +92,7 @@ class TopicReader:
             ]:
                 return records
             if time.monotonic() > deadline:
-                raise NotSupported(f"the broker has handed out no record for {SILENT_SECONDS} s")
+                raise ValueError(f"the broker has handed out no record for {SILENT_SECONDS} s")
         return []
 
     def _adapt_batch_size(self, records: pa.Table) -> pa.Table:
@@ -116,7 +116,7 @@ def _consume(message: Message, unread: Unread) -> bool:
     first, after = offsets
     is_record = error is None and offset < after
     if is_record and offset < first:
-        raise NotSupported(f"the broker has handed out record {offset} of {partition} out of order")
+        raise ValueError(f"the broker has handed out record {offset} of {partition} out of order")
     if offset + is_record >= after:
         del unread[partition]
     elif is_record:
@@ -127,9 +127,9 @@ def _consume(message: Message, unread: Unread) -> bool:
 def _table(records: list[Message]) -> pa.Table:
     timestamps = [record.timestamp() for record in records]
     if any(type_ == TIMESTAMP_NOT_AVAILABLE for type_, _ in timestamps):
-        raise NotSupported("its records have no timestamps")
+        raise ValueError("they have no timestamps")
     if any(not FIRST_MS <= milliseconds <= LAST_MS for _, milliseconds in timestamps):
-        raise NotSupported("the time of one of its records is not within the years 1 to 9999")
+        raise ValueError("the time of one is not within the years 1 to 9999")
     columns = {
         "key": [record.key() for record in records],
         "value": [record.value() for record in records],

@@ -182,8 +182,22 @@ HARMLESS_METADATA = {"comment", "CURRENT_DEFAULT", "EXISTS_DEFAULT"}
 LEGACY_WRITER = 6
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Why the fast path leaves a batch or a table to Spark. Nothing was committed.
+
+    is_large: the batch is too large, as others may be.
+    """
+
+    reason: str
+    is_large: bool = False
+
+
 class NotSupported(Exception):
-    """The fast path cannot write the table or the batch. Nothing was written."""
+    """What is read of a batch shows that the fast path cannot write it. Nothing was committed.
+
+    Only what reads or writes rows part by part raises it. All that is known before is a `Refusal`, which is returned.
+    """
 
 
 @dataclass(frozen=True)
@@ -198,41 +212,50 @@ class Layout:
     is_append_only: bool
 
 
-def layout(metadata: dict[str, Any], protocol: dict[str, Any]) -> Layout:
-    """Returns the layout of a table with these actions in its log. Raises NotSupported."""
+def layout(metadata: dict[str, Any], protocol: dict[str, Any]) -> Layout | Refusal:
+    """Returns the layout of a table with these actions in its log, or why the fast path cannot write it."""
     properties = metadata.get("configuration") or {}
-    features = {*protocol.get("readerFeatures", []), *protocol.get("writerFeatures", [])}
-    if unknown_features := sorted(features - KNOWN_FEATURES):
-        raise NotSupported(f"its table has the feature {unknown_features[0]}")
-    if "writerFeatures" not in protocol and protocol["minWriterVersion"] > LEGACY_WRITER:
-        raise NotSupported(f"its table asks for writers of version {protocol['minWriterVersion']}")
-    if metadata.get("partitionColumns"):
-        raise NotSupported("its table is partitioned")
-    for name, required in REFUSED_PROPERTIES.items():
-        if properties.get(name, required).lower() != required.lower():
-            raise NotSupported(f"its table has {name} = {properties[name]}")
-    if constraint := next((name for name in properties if name.startswith(CONSTRAINT)), None):
-        raise NotSupported(f"its table has the constraint {constraint.removeprefix(CONSTRAINT)}")
+    if reason := _unknown_format(metadata, properties, protocol):
+        return Refusal(reason)
+    schema = StructType.fromJson(json.loads(metadata["schemaString"]))
+    if reason := _unknown_column(schema):
+        return Refusal(reason)
+    try:
+        arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    except PySparkException as error:
+        return Refusal(f"Arrow does not know one of its types: {error}")
     columns = properties.get(INDEXED_COLUMNS)
     return Layout(
-        schema=_schema(metadata["schemaString"]),
+        schema=arrow_schema,
         indexed=None if columns is None else tuple(name.strip().strip("`") for name in columns.split(",")),
         most_indexed=int(properties.get(INDEXED_COUNT, MOST_INDEXED)),
         is_append_only=properties.get("delta.appendOnly", "false").lower() == "true",
     )
 
 
-def _schema(text: str) -> pa.Schema:
-    schema = StructType.fromJson(json.loads(text))
+def _unknown_format(metadata: dict[str, Any], properties: dict[str, str], protocol: dict[str, Any]) -> str | None:
+    """Returns what of the table's format the fast path does not write, if anything."""
+    features = {*protocol.get("readerFeatures", []), *protocol.get("writerFeatures", [])}
+    if unknown_features := sorted(features - KNOWN_FEATURES):
+        return f"its table has the feature {unknown_features[0]}"
+    if "writerFeatures" not in protocol and protocol["minWriterVersion"] > LEGACY_WRITER:
+        return f"its table asks for writers of version {protocol['minWriterVersion']}"
+    if metadata.get("partitionColumns"):
+        return "its table is partitioned"
+    for name, required in REFUSED_PROPERTIES.items():
+        if properties.get(name, required).lower() != required.lower():
+            return f"its table has {name} = {properties[name]}"
+    constraint = next((name for name in properties if name.startswith(CONSTRAINT)), None)
+    return constraint and f"its table has the constraint {constraint.removeprefix(CONSTRAINT)}"
+
+
+def _unknown_column(schema: StructType) -> str | None:
     for field in schema:
         if not field.nullable:
-            raise NotSupported(f"its column {field.name} is NOT NULL")
+            return f"its column {field.name} is NOT NULL"
         if unknown_metadata := sorted(field.metadata.keys() - HARMLESS_METADATA):
-            raise NotSupported(f"its column {field.name} has the property {unknown_metadata[0]}")
-    try:
-        return to_arrow_schema(schema, timezone="UTC")
-    except PySparkException as error:
-        raise NotSupported(f"Arrow does not know one of its types: {error}") from error
+            return f"its column {field.name} has the property {unknown_metadata[0]}"
+    return None
 
 
 # Delta keeps the commits since the checkpoint that it has seen last in memory, and walks through them at each commit.
@@ -255,19 +278,20 @@ class Target:
         self._spark = spark
         self._java = internals(spark.sparkContext)
         self._log = self._java.delta_log.forTable(spark._jsparkSession, str(self.path))
-        self._layout_of: tuple[Any, Any, Layout] | None = None
+        self._layout_of: tuple[Any, Any, Layout | Refusal] | None = None
         self._newest: tuple[Any, ...] | None = None
         self._commits_since_listing = 0
 
-    def begin(self) -> "Transaction":
-        """Begins a transaction on the newest version. Raises `features.NotSupported` if the fast path cannot write the
-        table.
-        """
+    def begin(self) -> "Transaction | Refusal":
+        """Begins a transaction on the newest version, or returns why the fast path cannot write the table."""
         self.is_unanswered = False
         snapshot = self._snapshot()
         self._require_unrestored(int(snapshot.version()))
+        table_layout = self._layout(snapshot)
+        if isinstance(table_layout, Refusal):
+            return table_layout
         txn = self._log.startTransaction(self._java.none, self._java.some(snapshot))
-        return Transaction(self, self._spark, self._java, txn, snapshot, self._layout(snapshot))
+        return Transaction(self, self._spark, self._java, txn, snapshot, table_layout)
 
     @property
     def version(self) -> int:
@@ -312,7 +336,7 @@ class Target:
     def _commit_file(self, version: int) -> LakePath:
         return self.path / "_delta_log" / f"{version:020}.json"
 
-    def _layout(self, snapshot: Any) -> Layout:
+    def _layout(self, snapshot: Any) -> Layout | Refusal:
         metadata, protocol = snapshot.metadata(), snapshot.protocol()
         if self._layout_of is None or not (self._layout_of[0].equals(metadata) and self._layout_of[1].equals(protocol)):
             table_layout = layout(json.loads(metadata.json())["metaData"], json.loads(protocol.json())["protocol"])

@@ -21,9 +21,10 @@ from include.checkpoints import landing_folder
 from include.checkpoints.landing_folder import FolderFile, PlannedFile
 from include.engine import failure
 from include.engine.batch import storable
+from include.engine.batch.micro_batch import MicroBatch, Written
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.path import FastPath
-from include.engine.fast_path.transaction import NotSupported
+from include.engine.fast_path.transaction import Refusal
 from include.engine.files import file_headers
 from include.engine.files.formats import registry
 from include.engine.files.formats.columns import Columns, FileColumn
@@ -79,26 +80,20 @@ class BadFile:
     outage: Unreachable | None = None
 
 
-def write(
-    spark: SparkSession,
-    table: Table,
-    flow_checkpoint: Checkpoint,
-    metadata: CommitMetadata,
-    may_be_replay: bool,
-    fast_path: FastPath | None,
-) -> int:
+def write(batch: MicroBatch, fast_path: FastPath | None) -> Written:
     """Writes the batch's files into the table, and a row for each unreadable one into its quarantine.
 
     fast_path: commits small batches, if not None. Returns the approximate number of rows. Raises Unreachable for a file
     whose bytes cannot be read, until its batch has waited for long and other files can be read.
     """
+    spark, table, metadata, folder = batch.spark, batch.table, batch.metadata, batch.checkpoint.path
+    last_commit, may_be_replay = batch.last_commit, batch.may_be_replay
     for key, value in PARQUET.items():
         spark.conf.set(key, value)
     in_folder = list(landing_folder.matching_files(table.source_as(Files)))
     present = {file.path: file for file in in_folder if not file.problem}
-    last_commit = flow_checkpoint.last_commit if may_be_replay else (metadata.generation, metadata.batch - 1)
-    read_before = landing_folder.planned_files(flow_checkpoint.path, metadata.source_to)
-    files = landing_folder.files_of_batch(flow_checkpoint.path, metadata.source_from, metadata.source_to)
+    read_before = landing_folder.planned_files(folder, metadata.source_to)
+    files = landing_folder.files_of_batch(folder, metadata.source_from, metadata.source_to)
     heads = list(file_headers.read_headers(table, [file.path for file in files]))
     readable = [head for head in heads if not head.problem]
     unread = [
@@ -106,7 +101,7 @@ def write(
         for head in heads
         if head.problem
     ]
-    planned_at = (flow_checkpoint.path / "offsets" / str(metadata.batch)).stat().st_mtime
+    planned_at = (folder / "offsets" / str(metadata.batch)).stat().st_mtime
     _require_settled(table, unread, readable, present, planned_at)
     found = [*_changed_files(landing_folder.changed(read_before, present)), *_invisible_files(in_folder)]
     bad_files = [*_unnamed(table, found, last_commit), *unread]
@@ -119,10 +114,10 @@ def write(
             rows = read(spark, table, readable)
             size = sum(present[head.path].bytes for head in readable if head.path in present)
             _commit(rows, size, table, metadata, fast_path)
-            return size // BYTES_PER_ROW
+            return Written(size // BYTES_PER_ROW, batch.times.newest)
         except DATA_ERRORS:
             if commit.is_written(metadata):
-                return size // BYTES_PER_ROW
+                return Written(size // BYTES_PER_ROW, batch.times.newest)
             unread = list(unreadable_files(spark, table, readable, present))
             if not unread or not _is_healthy(spark):
                 raise
@@ -180,17 +175,17 @@ def _commit(rows: DataFrame, size: int, table: Table, metadata: CommitMetadata, 
     """Commits the rows. size: of the files, in bytes."""
     if fast_path and size <= MOST_SMALL_BYTES:
         try:
-            fast_path.append(rows, metadata)
-            return
-        except NotSupported as reason:
-            fast_path.say(reason)
+            refusal = fast_path.append(rows, metadata)
+            if refusal is None:
+                return
+            fast_path.say(refusal)
         except commit.CONFLICTS as conflict:
             logs.warning(f"it conflicted and is retried: {conflict}", metadata.flow, metadata.batch)
         except SPARK_ERRORS:
             raise
         except DATA_ERRORS as error:
             # Spark may write what Python cannot represent, and skips a batch that is committed.
-            fast_path.say(NotSupported(failure.reason(error)))
+            fast_path.say(Refusal(failure.reason(error)))
     if fast_path:
         fast_path.forget()
     commit.commit(rows.coalesce(max(1, size // BYTES_PER_FILE)), table, metadata)

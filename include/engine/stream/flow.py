@@ -30,8 +30,8 @@ from include.engine.batch.batch import FlowContext, SourceRowsNeeded
 from include.engine.batch.writer_schemas import HEADER_BYTES
 from include.engine.checkpoints.checkpoint import Checkpoint, add_topics
 from include.engine.fast_path import path
-from include.engine.fast_path.path import Source
-from include.engine.fast_path.transaction import NotSupported
+from include.engine.fast_path.source import Source
+from include.engine.fast_path.transaction import Refusal
 from include.engine.session import late_commits_fail
 from include.engine.stream.pacer import Pacer
 from include.engine.tables import maintain, retained
@@ -126,11 +126,12 @@ class FlowSchemas:
         begin, end = checkpoint_files.end_offset(self._path, batch - 1), checkpoint_files.end_offset(self._path, batch)
         if end is None:
             return set()
-        try:
-            paths = [file.path for file in self._source.between(begin, end).files]
-        except NotSupported:
+        planned = self._source.between(begin, end)
+        if isinstance(planned, Refusal):
             # Ids of other batches do no harm.
             paths = [fragment.path for fragment in stored_table.dataset(self._source_table).get_fragments()]
+        else:
+            paths = [file.path for file in planned.files]
         file_system = stored_table.file_system(self._source_table)
         ids: set[int] = set()
         for data_path in paths:

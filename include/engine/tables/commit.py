@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from delta.exceptions import (
@@ -21,7 +21,7 @@ from include.delta import stored_table
 from include.engine import sql_text
 from include.errors import FlowBroken
 from include.settings import settings
-from include.spec import Table, table_of
+from include.spec import Table, Watermark, table_of
 
 
 def read_table(spark: SparkSession, name: str, version: int | None = None) -> DataFrame:
@@ -101,6 +101,19 @@ class CommitMetadata:
         batch).
         """
         return txn_app_id(self.flow, self.generation)
+
+    @property
+    def text(self) -> str:
+        """The commit's `userMetadata`."""
+        return json.dumps(asdict(self))
+
+    def reaching(self, watermark: Watermark | None, newest: int | None) -> "CommitMetadata":
+        """Returns it with the watermark time up to this batch, for a table that has one."""
+        return replace(self, newest={watermark.of: newest}) if watermark else self
+
+    def counting(self, rows: dict[str, Any]) -> "CommitMetadata":
+        """Returns it with the batch's row counts."""
+        return replace(self, rows=rows)
 
 
 def txn_app_id(flow: str, generation: int) -> str:

@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 from include import logs
 from include.engine import sql_text
 from include.engine.fast_path import compaction
-from include.engine.fast_path.transaction import NotSupported
 from include.engine.tables import commit, create_table
 from include.maintenance.plan import Step
 from include.settings import settings
@@ -32,11 +31,10 @@ def compact(spark: SparkSession, name: str, step: Step, metadata: dict[str, obje
     if cube_bytes := step.numbers.get("cube_bytes"):
         sizes |= {CLOSED_CUBE: cube_bytes, FULL_CUBE: cube_bytes}
     if not step.partitions and not cube_bytes and settings().fast_path:
-        try:
-            compaction.compact_files(spark, name, sizes[SMALLER_THAN], sizes[TARGET], metadata)
+        refusal = compaction.compact_files(spark, name, sizes[SMALLER_THAN], sizes[TARGET], metadata)
+        if refusal is None:
             return
-        except NotSupported as reason:
-            logs.info(f"OPTIMIZE compacts it: {reason}", name)
+        logs.info(f"OPTIMIZE compacts it: {refusal.reason}", name)
     with commit.user_metadata(spark, metadata, sizes):
         optimize = DeltaTable.forPath(spark, str(settings().table_path(name))).optimize()
         if step.partitions:

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from include.checkpoints.offset_ranges import OffsetRange
 from include.delta.delta_log import DeltaLog
 from include.engine.batch import read
-from include.engine.fast_path import data_file, path, topic_reader
+from include.engine.fast_path import collect, data_file, topic_reader
 from include.engine.fast_path.topic_reader import TopicReader
 from include.engine.fast_path.transaction import NotSupported
 from include.kafka import broker
@@ -130,7 +130,7 @@ def test_a_large_batch_is_written_in_row_groups_with_the_statistics_of_all(
 ):
     monkeypatch.setattr(topic_reader, "MOST_RECORDS", 4)
     monkeypatch.setattr(data_file, "ROW_GROUP_BYTES", 1)
-    monkeypatch.setattr(path, "MOST_ROWS", 3)
+    monkeypatch.setattr(collect, "MOST_ROWS", 3)
     topic.create(2)
     send_awkward()
     topic.send(*range(100))

@@ -8,7 +8,7 @@ import pytest
 from deltalake import write_deltalake
 
 from include.engine.fast_path.dimensions import Dimensions
-from include.engine.fast_path.transaction import NotSupported
+from include.engine.fast_path.transaction import Refusal
 from include.settings import settings
 from include.spec import Delta, Lookup, Table
 
@@ -54,8 +54,8 @@ def test_each_batch_gets_the_rows_of_its_version_also_after_other_batches(store)
 
 def test_a_table_with_several_rows_of_a_key_is_left_to_spark_which_refuses_it(store):
     store([(1, "ink"), (2, "pen"), (2, "pencil")])
-    with pytest.raises(NotSupported, match="several rows of a key"):
-        titles(dimensions(), 0)
+    refusal = dimensions().join(SALES, {"silver.products": 0})
+    assert isinstance(refusal, Refusal) and refusal.reason == "silver.products holds several rows of a key"
 
 
 def test_several_rows_without_a_key_are_no_matter(store):

@@ -1,0 +1,51 @@
+"""Appends a batch with Spark's writers."""
+
+from functools import partial, reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from include.engine.batch import deduplicate, isolation, prepare, quality, transform
+from include.engine.batch.micro_batch import MicroBatch, Written
+from include.engine.batch.quality import RowCounts
+from include.engine.batch.writer import CheckedWriter, Writer, quarantine
+from include.engine.tables import commit
+from include.spec import Append, Table
+
+
+class AppendWriter(CheckedWriter):
+    """Appends the good rows, each identity once."""
+
+    def suits(self, table: Table) -> bool:
+        return table.write.appends
+
+    def _commit(self, rows: DataFrame, counts: RowCounts, minutes: set[int], batch: MicroBatch) -> None:
+        table = batch.table
+        if table.write.unique:
+            write = table.write_as(Append)
+            rows = deduplicate.first_of_each(
+                rows, table, write, deduplicate.stored_rows_condition(table, write, minutes)
+            )
+        commit.commit(transform.coalesce_small(rows, counts.kept), table, batch.metadata)
+
+
+class RecordWriter(Writer):
+    """Appends Kafka records as they are."""
+
+    def suits(self, table: Table) -> bool:
+        return prepare.is_raw(table)
+
+    def expected_rows(self, batch: MicroBatch) -> int:
+        return batch.offsets
+
+    def _write(self, batch: MicroBatch) -> Written:
+        rows = isolation.with_storable_times(batch.rows)
+        bad = [batch.failed.rows] if batch.failed else []
+        if batch.constraints:
+            checked_rows = quality.with_violations(rows, batch.constraints)
+            rows = checked_rows.filter(F.size(quality.RULES) == 0).drop(quality.RULES)
+            bad.append(checked_rows.filter(F.size(quality.RULES) > 0))
+        if bad:
+            quarantine(reduce(partial(DataFrame.unionByName, allowMissingColumns=True), bad), batch)
+        commit.commit(transform.coalesce_small(rows, batch.offsets), batch.table, batch.metadata)
+        return Written(batch.rows_before, batch.times.newest)

@@ -1,0 +1,133 @@
+"""What each write mode of Spark's path is asked. It takes batches of any size, and tables of any kind."""
+
+from dataclasses import asdict, replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from include.engine.batch import deduplicate, isolation, lookup, prepare, quality, storable, watermark
+from include.engine.batch.isolation import Work
+from include.engine.batch.micro_batch import MicroBatch, Written
+from include.engine.batch.quality import RowCounts
+from include.engine.python.limits import limited
+from include.engine.tables import commit, create_table
+from include.rules import Rule
+from include.settings import settings
+from include.spec import Table
+
+
+class Writer:
+    """Writes batches in one write mode."""
+
+    def suits(self, table: Table) -> bool:
+        """Whether this is how the table is written."""
+        raise NotImplementedError
+
+    def write(self, batch: MicroBatch) -> Written:
+        """Writes the batch: first the companions, then the table. Repeating it changes nothing.
+
+        Raises FlowBroken for rows that break a rule of action `fail`.
+        """
+        # A batch of unknown size may be the first of a long history.
+        expected_rows = self.expected_rows(batch) or batch.rows_before or prepare.SMALL_BATCH_ROWS
+        prepare.tune(batch.spark, expected_rows)
+        return self._write(batch)
+
+    def expected_rows(self, batch: MicroBatch) -> int:
+        """Returns how many rows the batch has, about; 0 if that is unknown."""
+        return 0
+
+    def _write(self, batch: MicroBatch) -> Written:
+        raise NotImplementedError
+
+    def checked(self, batch: MicroBatch) -> DataFrame:
+        """Returns the rows of the batch as rows of the table plus `_rules`, the rules that each breaks."""
+        raise NotImplementedError
+
+    def write_isolated(self, batch: MicroBatch, error: Exception) -> Written:
+        """Writes the batch without the rows that make it fail with this error. These go to the quarantine."""
+        work = Work.of_batch(batch.table, batch.metadata)
+        is_proven = isolation.has_made_rows(batch.table, batch.checkpoint)
+
+        def check(some_rows: DataFrame) -> DataFrame:
+            return self.checked(replace(batch, rows=some_rows))
+
+        with (
+            isolation.isolated(batch.rows, batch.table, batch.metadata, error, check, is_proven) as isolated,
+            isolation.narrowed(work),
+            limited(batch.spark, batch.table, batch.metadata.batch),
+        ):
+            # An earlier try may have left rows in the quarantine.
+            return self.write(replace(batch, rows=isolated.rows, may_be_replay=True, failed=isolated.failed))
+
+
+class CheckedWriter(Writer):
+    """Checks the rules, quarantines broken rows, and commits the others as its write mode does."""
+
+    def checked(self, batch: MicroBatch) -> DataFrame:
+        table, rules = batch.table, (*batch.rules, *batch.constraints)
+        if table.lookups:
+            parsed_rows = batch.rows if batch.is_prepared else prepare.parsed(batch.rows, table)
+            dimensions = lookup.dimensions(batch.spark, table, batch.metadata.lookups)
+            return prepare.looked_up(parsed_rows, table, rules, dimensions)
+        if batch.is_prepared:
+            return watermark.with_broken(batch.rows, table, batch.times)
+        return prepare.with_violations(batch.rows, table, rules)
+
+    def _write(self, batch: MicroBatch) -> Written:
+        table, rules = batch.table, (*batch.rules, *batch.constraints)
+        checked_rows = self.checked(batch).persist()
+        try:
+            counts, minutes, kept_times = _count_rows(checked_rows, rules, table)
+            if table.lookups:
+                batch = batch.noting(no_partner=lookup.no_partner(checked_rows, table))
+            quality.require_none_fails(counts, rules, batch.metadata)
+            all_kept = counts.kept == counts.read
+            kept_rows = checked_rows if all_kept else checked_rows.filter(quality.ends_as("warn", rules))
+            counts = counts.with_failed(batch.failed.count if batch.failed else 0)
+            if counts.quarantined or (batch.may_be_replay and settings().is_stored(table.quarantine)):
+                quarantined = storable.for_quarantine(checked_rows.filter(quality.ends_as("quarantine", rules)))
+                if batch.failed:
+                    quarantined = quarantined.unionByName(batch.failed.rows, allowMissingColumns=True)
+                quarantine(quarantined, batch)
+            newest = batch.times.after(kept_times)
+            metadata = batch.metadata.reaching(table.watermark, newest).counting(asdict(counts))
+            self._commit(kept_rows.drop(quality.RULES), counts, minutes, replace(batch, metadata=metadata))
+            return Written(counts.read, newest)
+        finally:
+            checked_rows.unpersist()
+
+    def _commit(self, rows: DataFrame, counts: RowCounts, minutes: set[int], batch: MicroBatch) -> None:
+        """Commits these rows as the batch. counts: of its rows. minutes: those of the rows, in seconds since 1970, of a
+        table that is searched for them.
+        """
+        raise NotImplementedError
+
+
+def quarantine(rows: DataFrame, batch: MicroBatch) -> None:
+    """Writes rows of the batch into the quarantine, which it creates for a table whose rules need none."""
+    table = batch.table
+    if not settings().is_stored(table.quarantine):
+        create_table.create_quarantine(rows.sparkSession, table, rows.sparkSession.sql)
+    commit.add_to_companion(rows.coalesce(1), table.quarantine, batch.metadata, batch.may_be_replay, batch.last_commit)
+
+
+def _count_rows(
+    checked_rows: DataFrame, rules: tuple[Rule, ...], table: Table
+) -> tuple[RowCounts, set[int], list[int | None]]:
+    """Counts the rows by what the rules say of them. Also returns the minutes (seconds since 1970) of the kept rows,
+    and watermark times (microseconds since 1970), the greatest of each group of rows that break the same rules.
+    """
+    watermark_of = table.watermark.of if table.watermark else None
+    time_column = deduplicate.time_column(table, table.write) if table.write.appends else None
+    start = F.unix_seconds(deduplicate.bucket(time_column, "minute")) if time_column else F.lit(None).cast("bigint")
+    newest = F.unix_micros(f"`{watermark_of}`") if watermark_of else F.lit(None).cast("bigint")
+    groups = (
+        checked_rows.groupBy(quality.RULES, start.alias("start"))
+        .agg(F.count("*").alias("rows"), F.max(newest).alias("newest"))
+        .collect()
+    )
+    counts = RowCounts.of([(group[quality.RULES], group["rows"]) for group in groups], rules)
+    kept_groups = [group for group in groups if quality.strictest(group[quality.RULES], rules) == "warn"]
+    starts = {group["start"] for group in kept_groups if group["start"] is not None}
+    return counts, starts, [group["newest"] for group in kept_groups]
