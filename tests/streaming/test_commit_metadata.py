@@ -11,10 +11,10 @@ import pytest
 from delta.tables import DeltaTable
 
 from include.delta.delta_log import DeltaLog
-from include.engine.fast_path import compaction, data_file
+from include.engine.fast_path import data_file
 from include.engine.fast_path.transaction import Target
 from include.engine.session import jvm_of
-from include.engine.tables import commit
+from include.engine.tables import commit, maintain
 from include.engine.tables.commit import CommitMetadata
 from include.settings import settings
 from include.spec import Append, Delta, Table, Upsert
@@ -94,7 +94,7 @@ def test_no_commit_takes_its_metadata_from_the_session_that_is_active_in_its_thr
         "append": lambda: commit_fast(own, target, table, 1, "append"),
         "replace": lambda: commit_fast(own, target, table, 2, "replace"),
         "compact": lambda: commit_fast(own, target, table, 3, "compact"),
-        "files": lambda: compaction.compact_files(own, table.name, 2**20, 2**23, {"number": 4}),
+        "files": lambda: maintain.compact_files(own, table.name, 2**20, 2**23, {"number": 4}),
         "merge": lambda: commit_with_spark(own, table, 5),
         "statement": lambda: with_metadata({"number": 6}, f"DELETE FROM delta.`{path}` WHERE id = 1"),
     }

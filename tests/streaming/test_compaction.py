@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from include.delta.delta_log import DeltaLog
-from include.engine.fast_path import compaction, data_file
+from include.engine.fast_path import data_file
 from include.engine.fast_path.transaction import Layout, Target, Transaction
 from include.engine.tables import maintain
 from include.maintenance.plan import OPTIMIZE, Step
@@ -193,7 +193,7 @@ def test_a_file_that_another_writer_replaces_meanwhile_is_a_conflict(spark, path
 
     monkeypatch.setattr(Transaction, "compact", interfere)
     with pytest.raises(ConcurrentDeleteDeleteException):
-        compaction.compact_files(spark, f"bronze.{name}", MB, 8 * MB, {})
+        maintain.compact_files(spark, f"bronze.{name}", MB, 8 * MB, {})
     assert len(rows_as_json(spark, path)) == 30
 
 
@@ -206,7 +206,7 @@ def test_rows_that_arrive_meanwhile_are_no_conflict(spark, path, name, arrive, m
         original_compact(self, *arguments)
 
     monkeypatch.setattr(Transaction, "compact", interfere)
-    compaction.compact_files(spark, f"bronze.{name}", MB, 8 * MB, {})
+    maintain.compact_files(spark, f"bronze.{name}", MB, 8 * MB, {})
     assert len(rows_as_json(spark, path)) == 40
     assert len(DeltaLog(path).state.live) == 2
 
@@ -223,7 +223,7 @@ def test_the_commit_says_whose_it_is_also_in_a_session_that_is_not_the_threads(s
 
 def test_the_commit_has_its_checksum_and_the_next_transaction_builds_on_it(spark, path, name, arrive):
     arrive(0, 30, files=3)
-    compaction.compact_files(spark, f"bronze.{name}", MB, 8 * MB, {})
+    maintain.compact_files(spark, f"bronze.{name}", MB, 8 * MB, {})
     version = DeltaLog(path).versions[-1]
     assert Path(path, "_delta_log", f"{version:020}.crc").exists()
     assert Target(spark, f"bronze.{name}").begin().read_version == version
@@ -232,7 +232,7 @@ def test_the_commit_has_its_checksum_and_the_next_transaction_builds_on_it(spark
 def test_a_table_with_a_feature_that_arrow_does_not_keep_is_refused(spark, path, name, arrive):
     arrive(0, 30, files=3)
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
-    refusal = compaction.compact_files(spark, f"bronze.{name}", MB, 8 * MB, {})
+    refusal = maintain.compact_files(spark, f"bronze.{name}", MB, 8 * MB, {})
     assert refusal.reason == "its table has delta.enableDeletionVectors = true"
 
 

@@ -19,6 +19,9 @@ class AppendWriter(CheckedWriter):
     def suits(self, table: Table) -> bool:
         return table.write.appends
 
+    def _time_column(self, table: Table) -> str | None:
+        return deduplicate.time_column(table, table.write_as(Append))
+
     def _commit(self, rows: DataFrame, counts: RowCounts, minutes: set[int], batch: MicroBatch) -> None:
         table = batch.table
         if table.write.unique:

@@ -19,7 +19,7 @@ from include.engine.batch.merge_batch import MergeWriter
 from include.engine.batch.micro_batch import MicroBatch, Written
 from include.engine.batch.quality import RowCounts
 from include.engine.batch.watermark import EventTimes
-from include.engine.batch.writer import Writer, quarantine
+from include.engine.batch.writer import Writer, add_to_companion, quarantine
 from include.engine.checkpoints.checkpoint import Checkpoint, require_unrestored
 from include.engine.fast_path.path import FastPath
 from include.engine.files import batch_of_files
@@ -169,11 +169,10 @@ def _leave_out(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, 
     metadata = replace(metadata, skipped={"who": skip.who, "reason": skip.reason})
     if table.watermark:
         context.read_times(spark, metadata.batch)
-        metadata = replace(metadata, newest={table.watermark.of: context.newest})
+        metadata = metadata.reaching(table.watermark, context.newest)
     batch = replace(context.batch(rows, metadata), may_be_replay=True)
     if table.origin.reads_files:
-        left_out = batch_of_files.left_out(spark, table, context.checkpoint, metadata, skip.who)
-        commit.add_to_companion(left_out, table.quarantine, metadata, True, batch.last_commit)
+        add_to_companion(batch_of_files.left_out(batch, skip.who), table.quarantine, batch)
     elif table.write.recomputes_all:
         reason = f"left out with batch {metadata.batch}, as {skip.who} has approved: {skip.reason}"
         quarantine(isolation.left_out_with_batch(rows, table, reason), batch)
@@ -181,7 +180,7 @@ def _leave_out(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, 
     elif settings().is_stored(table.quarantine):
         # Rows of an earlier try.
         none = read_table(spark, table.quarantine).limit(0).drop(*commit.quarantine_columns(asdict(metadata)))
-        commit.add_to_companion(none, table.quarantine, metadata, True, batch.last_commit)
+        add_to_companion(none, table.quarantine, batch)
     no_rows = spark.createDataFrame([], struct_type.from_ddl(table.schema))
     commit.execute(lambda: commit.append(no_rows, table), spark, metadata)
     logs.warning(f"it was left out, as {skip.who} has approved", table.flow, metadata.batch)
@@ -204,7 +203,7 @@ def _write_unwritten(rows: DataFrame, number: int, context: FlowContext) -> None
     table, metadata = context.table, context.stamp(number)
     if not context.is_prepared and prepare.has_no_columns_yet(rows, table) and rows.isEmpty():
         no_rows = rows.sparkSession.createDataFrame([], struct_type.from_ddl(table.schema))
-        commit.commit(no_rows, table, metadata.counting(asdict(RowCounts.of([], table.expect))))
+        commit.commit(no_rows, table, metadata.counting(RowCounts.of([], table.expect)))
         return
     context.read_times(rows.sparkSession, number)
     if table.is_recomputed and (context.left_out is None or context.left_out):

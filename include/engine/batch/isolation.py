@@ -16,7 +16,7 @@ from include.checkpoints.offset_ranges import OffsetRange
 from include.delta import stored_table
 from include.engine import failure
 from include.engine.batch import poison, prepare, quality, read, storable, transform
-from include.engine.batch.micro_batch import FailedRows
+from include.engine.batch.micro_batch import FailedRows, MicroBatch
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path.topic_reader import FIRST_MS, LAST_MS
 from include.engine.python.limits import is_too_large, limited, too_large
@@ -93,16 +93,14 @@ def has_made_rows(table: Table, flow_checkpoint: Checkpoint) -> bool:
 
 
 @contextmanager
-def isolated(
-    rows: DataFrame, table: Table, metadata: CommitMetadata, error: Exception, check: Check, is_proven: bool
-) -> Iterator[Isolated]:
-    """Yields the rows of a batch without those that fail by themselves.
+def isolated(batch: MicroBatch, error: Exception, check: Check, is_proven: bool) -> Iterator[Isolated]:
+    """Yields the rows of a batch, which are those of the source, without those that fail by themselves.
 
-    rows: of the source. check: makes checked rows of the table of them. is_proven: the definition has made rows before.
+    check: makes checked rows of the table of them. is_proven: the definition has made rows before.
     Raises FlowBroken for a definition under which every row fails, and for too many rows.
     """
-    work = Work.of_batch(table, metadata)
-    readable, unread = _readable(rows, work, metadata)
+    table, work = batch.table, Work.of_batch(batch.table, batch.metadata)
+    readable, unread = _readable(batch.rows, work, batch.metadata)
     if prepare.is_raw(table):
         yield Isolated(readable, unread)
         return

@@ -5,7 +5,7 @@ the first, so that a kill between both leaves no trace.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_, or_
 
@@ -13,12 +13,11 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.engine.batch import key_outcomes, merge_changes, transform
-from include.engine.batch.key_outcomes import KeyOutcomes
-from include.engine.batch.merge_changes import RETAINED, SEQUENCES, SHOWN, TRUNCATES
+from include.engine.batch import merge_changes, transform
+from include.engine.batch.merge_changes import RETAINED, SEQUENCES, SHOWN, TRUNCATES, KeyOutcomes
 from include.engine.batch.micro_batch import MicroBatch
 from include.engine.batch.quality import RowCounts
-from include.engine.batch.writer import CheckedWriter
+from include.engine.batch.writer import CheckedWriter, add_to_companion
 from include.engine.tables import commit
 from include.engine.tables.commit import read_table
 from include.settings import settings
@@ -34,7 +33,8 @@ class Merged:
 
     hidden: changes to retain, with the columns of `transform.names_of_retained`. is_computed: whether `source` has
     what becomes of all stored rows of its keys. Otherwise it has the newest change of each key, which may be older than
-    the stored row. result: as for `key_outcomes.count` if it is computed. keys: how many keys `result` has otherwise.
+    the stored row. result: as for `merge_changes.count_outcomes` if it is computed. keys: how many keys `result` has
+    otherwise.
     """
 
     source: DataFrame
@@ -54,16 +54,16 @@ class MergeWriter(CheckedWriter):
         table, write = batch.table, batch.table.write_as(Upsert)
         merged = merge(rows, table, write, batch.last_commit)
         outcomes = _outcomes(merged, rows, table, write, counts.kept)
-        metadata = batch.metadata.counting(asdict(counts) | {"changes": asdict(outcomes)})
-        commit.add_to_companion(merged.hidden, table.retained, metadata, batch.may_be_replay, batch.last_commit)
-        commit.execute(lambda: replace_rows(merged, table, write), batch.spark, metadata)
+        batch = replace(batch, metadata=batch.metadata.counting(counts, outcomes))
+        add_to_companion(merged.hidden, table.retained, batch)
+        commit.execute(lambda: replace_rows(merged, table, write), batch.spark, batch.metadata)
 
 
 def _outcomes(merged: Merged, changes: DataFrame, table: Table, write: Upsert, kept: int) -> KeyOutcomes:
     may_have_tombstones = transform.has_tombstones(table)
     if merged.is_computed:
-        return key_outcomes.count(changes, merged.result, write, kept, may_have_tombstones)
-    tombstones = key_outcomes.count_tombstones(changes) if may_have_tombstones else 0
+        return merge_changes.count_outcomes(changes, merged.result, write, kept, may_have_tombstones)
+    tombstones = merge_changes.count_tombstones(changes) if may_have_tombstones else 0
     return KeyOutcomes(merged.keys, stale=kept - merged.keys - tombstones, truncates=0, tombstones=tombstones)
 
 
@@ -90,7 +90,7 @@ def merge(changes: DataFrame, table: Table, write: Upsert, last_commit: tuple[in
     # MERGE refuses a source that is computed from cached rows, as the changes are.
     result = result.localCheckpoint()
     is_hidden = ~F.col(SHOWN) & ~F.col(RETAINED)
-    counts = result.agg(F.count_if(is_hidden).alias("hidden"), key_outcomes.count_keys(write).alias("keys"))
+    counts = result.agg(F.count_if(is_hidden).alias("hidden"), merge_changes.count_keys(write).alias("keys"))
     hidden_count, keys_count = counts.collect()[0]
     hidden = result.filter(is_hidden).select(*_columns(transform.names_of_retained(table)))
     hidden = transform.coalesce_small(hidden, hidden_count)

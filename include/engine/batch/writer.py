@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from include.engine import sql_text
 from include.engine.batch import deduplicate, isolation, lookup, prepare, quality, storable, watermark
 from include.engine.batch.isolation import Work
 from include.engine.batch.micro_batch import MicroBatch, Written
@@ -41,8 +42,8 @@ class Writer:
         raise NotImplementedError
 
     def checked(self, batch: MicroBatch) -> DataFrame:
-        """Returns the rows of the batch as rows of the table plus `_rules`, the rules that each breaks."""
-        raise NotImplementedError
+        """Returns the rows of the batch as it writes them."""
+        return batch.rows
 
     def write_isolated(self, batch: MicroBatch, error: Exception) -> Written:
         """Writes the batch without the rows that make it fail with this error. These go to the quarantine."""
@@ -53,7 +54,7 @@ class Writer:
             return self.checked(replace(batch, rows=some_rows))
 
         with (
-            isolation.isolated(batch.rows, batch.table, batch.metadata, error, check, is_proven) as isolated,
+            isolation.isolated(batch, error, check, is_proven) as isolated,
             isolation.narrowed(work),
             limited(batch.spark, batch.table, batch.metadata.batch),
         ):
@@ -65,6 +66,7 @@ class CheckedWriter(Writer):
     """Checks the rules, quarantines broken rows, and commits the others as its write mode does."""
 
     def checked(self, batch: MicroBatch) -> DataFrame:
+        """Returns rows of the table plus `_rules`, the rules that each breaks."""
         table, rules = batch.table, (*batch.rules, *batch.constraints)
         if table.lookups:
             parsed_rows = batch.rows if batch.is_prepared else prepare.parsed(batch.rows, table)
@@ -78,7 +80,7 @@ class CheckedWriter(Writer):
         table, rules = batch.table, (*batch.rules, *batch.constraints)
         checked_rows = self.checked(batch).persist()
         try:
-            counts, minutes, kept_times = _count_rows(checked_rows, rules, table)
+            counts, minutes, kept_times = _count_rows(checked_rows, rules, table, self._time_column(table))
             if table.lookups:
                 batch = batch.noting(no_partner=lookup.no_partner(checked_rows, table))
             quality.require_none_fails(counts, rules, batch.metadata)
@@ -91,16 +93,18 @@ class CheckedWriter(Writer):
                     quarantined = quarantined.unionByName(batch.failed.rows, allowMissingColumns=True)
                 quarantine(quarantined, batch)
             newest = batch.times.after(kept_times)
-            metadata = batch.metadata.reaching(table.watermark, newest).counting(asdict(counts))
+            metadata = batch.metadata.reaching(table.watermark, newest).counting(counts)
             self._commit(kept_rows.drop(quality.RULES), counts, minutes, replace(batch, metadata=metadata))
             return Written(counts.read, newest)
         finally:
             checked_rows.unpersist()
 
+    def _time_column(self, table: Table) -> str | None:
+        """Returns the column whose minutes `_commit` asks for, if any."""
+        return None
+
     def _commit(self, rows: DataFrame, counts: RowCounts, minutes: set[int], batch: MicroBatch) -> None:
-        """Commits these rows as the batch. counts: of its rows. minutes: those of the rows, in seconds since 1970, of a
-        table that is searched for them.
-        """
+        """Commits these rows as the batch. counts: of its rows. minutes: those of the rows, in seconds since 1970."""
         raise NotImplementedError
 
 
@@ -109,17 +113,36 @@ def quarantine(rows: DataFrame, batch: MicroBatch) -> None:
     table = batch.table
     if not settings().is_stored(table.quarantine):
         create_table.create_quarantine(rows.sparkSession, table, rows.sparkSession.sql)
-    commit.add_to_companion(rows.coalesce(1), table.quarantine, batch.metadata, batch.may_be_replay, batch.last_commit)
+    add_to_companion(rows.coalesce(1), table.quarantine, batch)
+
+
+def add_to_companion(rows: DataFrame, name: str, batch: MicroBatch) -> None:
+    """Writes rows of the batch into a companion of its table: the quarantine, or the retained changes.
+
+    They replace what an earlier try may have left there. Looking for that costs more than the write.
+    """
+    metadata = batch.metadata
+    writer = commit.with_batch_columns(rows, asdict(metadata)).write.format("delta")
+    writer = writer.option("userMetadata", metadata.text)
+    if batch.may_be_replay:
+        generation, number = batch.last_commit or (0, 0)
+        later = (
+            f"_flow = {sql_text.literal(metadata.flow)} AND "
+            f"(_generation > {generation} OR _generation = {generation} AND _batch > {number})"
+        )
+        writer = writer.mode("overwrite").option("replaceWhere", later)
+    else:
+        writer = writer.mode("append")
+    writer.save(str(settings().table_path(name)))
 
 
 def _count_rows(
-    checked_rows: DataFrame, rules: tuple[Rule, ...], table: Table
+    checked_rows: DataFrame, rules: tuple[Rule, ...], table: Table, time_column: str | None
 ) -> tuple[RowCounts, set[int], list[int | None]]:
     """Counts the rows by what the rules say of them. Also returns the minutes (seconds since 1970) of the kept rows,
     and watermark times (microseconds since 1970), the greatest of each group of rows that break the same rules.
     """
     watermark_of = table.watermark.of if table.watermark else None
-    time_column = deduplicate.time_column(table, table.write) if table.write.appends else None
     start = F.unix_seconds(deduplicate.bucket(time_column, "minute")) if time_column else F.lit(None).cast("bigint")
     newest = F.unix_micros(f"`{watermark_of}`") if watermark_of else F.lit(None).cast("bigint")
     groups = (

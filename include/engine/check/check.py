@@ -20,7 +20,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from include import catalog
 from include.catalog import Catalog
 from include.engine.batch import deduplicate, quality, read, transform
-from include.engine.batch.determinism import AnalysedPlan
+from include.engine.batch.transform import AnalysedPlan
 from include.engine.batch.merge_changes import VALID_FROM
 from include.engine.batch.transform import SOURCE, apply, apply_join, apply_transform, tables_read
 from include.engine.check.analysis_errors import line, plain, sentence

@@ -1,7 +1,6 @@
 """Appends a small batch. One Spark job delivers its rows as Arrow, or none for records as they are."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from itertools import chain
 
 import pyarrow as pa
@@ -63,7 +62,7 @@ class Appender(Writer):
         file = self._file(transaction, [new_rows])
         metadata = judged.batch.metadata.reaching(self._write.watermark, judged.newest)
         self._quarantine.append(judged.quarantined, metadata)
-        self._commit(transaction, file, metadata.counting(asdict(judged.counts)), reads=bool(self._write.unique))
+        self._commit(transaction, file, metadata.counting(judged.counts), reads=bool(self._write.unique))
         if self._known_keys and self.target.committed is not None:
             self._known_keys.committed(self.target.committed, new_rows)
         return Written(judged.counts.read, judged.newest)

@@ -5,7 +5,6 @@ batches.
 """
 
 from bisect import bisect_left
-from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +15,7 @@ from pyspark.sql import SparkSession
 
 from include.delta import stored_table
 from include.engine.batch import merge_changes, transform
-from include.engine.batch.key_outcomes import KeyOutcomes
-from include.engine.batch.merge_changes import DELETED, IS_CURRENT, RETAINED, SHOWN, TRUNCATES
+from include.engine.batch.merge_changes import DELETED, IS_CURRENT, RETAINED, SHOWN, TRUNCATES, KeyOutcomes
 from include.engine.batch.micro_batch import MicroBatch, Written
 from include.engine.fast_path import data_file, known_keys, replaced_files
 from include.engine.fast_path.collect import Collector, JudgedRows
@@ -211,9 +209,9 @@ class Merger(Writer):
         changed = {key for key in keys if old.get(key) != new.get(key)}
         rows_of_changed = [(old.get(key, {}), new.get(key, {})) for key in changed]
         tombstones = len(judged.kept) - changes
-        outcomes = asdict(_outcomes(rows_of_changed, len(keys), judged.counts.kept, tombstones))
+        outcomes = _outcomes(rows_of_changed, len(keys), judged.counts.kept, tombstones)
         metadata = judged.batch.metadata.reaching(self._write.watermark, judged.newest)
-        metadata = metadata.counting(asdict(judged.counts) | {"changes": outcomes})
+        metadata = metadata.counting(judged.counts, outcomes)
         if not changed:
             replaced_files.discard(stored)
         elif any(file.others for file in stored):

@@ -6,7 +6,7 @@ that was deleted meanwhile.
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial, reduce
 
@@ -22,7 +22,7 @@ from include.checkpoints.landing_folder import FolderFile, PlannedFile
 from include.engine import failure
 from include.engine.batch import storable
 from include.engine.batch.micro_batch import MicroBatch, Written
-from include.engine.checkpoints.checkpoint import Checkpoint
+from include.engine.batch.writer import add_to_companion
 from include.engine.fast_path.path import FastPath
 from include.engine.fast_path.transaction import Refusal
 from include.engine.files import file_headers
@@ -87,7 +87,6 @@ def write(batch: MicroBatch, fast_path: FastPath | None) -> Written:
     whose bytes cannot be read, until its batch has waited for long and other files can be read.
     """
     spark, table, metadata, folder = batch.spark, batch.table, batch.metadata, batch.checkpoint.path
-    last_commit, may_be_replay = batch.last_commit, batch.may_be_replay
     for key, value in PARQUET.items():
         spark.conf.set(key, value)
     in_folder = list(landing_folder.matching_files(table.source_as(Files)))
@@ -104,12 +103,11 @@ def write(batch: MicroBatch, fast_path: FastPath | None) -> Written:
     planned_at = (folder / "offsets" / str(metadata.batch)).stat().st_mtime
     _require_settled(table, unread, readable, present, planned_at)
     found = [*_changed_files(landing_folder.changed(read_before, present)), *_invisible_files(in_folder)]
-    bad_files = [*_unnamed(table, found, last_commit), *unread]
+    bad_files = [*_unnamed(table, found, batch.last_commit), *unread]
     size = 0
     while True:
-        if bad_files or may_be_replay:
-            rows = _quarantine_rows(spark, table, bad_files)
-            commit.add_to_companion(rows, table.quarantine, metadata, may_be_replay, last_commit)
+        if bad_files or batch.may_be_replay:
+            add_to_companion(_quarantine_rows(spark, table, bad_files), table.quarantine, batch)
         try:
             rows = read(spark, table, readable)
             size = sum(present[head.path].bytes for head in readable if head.path in present)
@@ -125,7 +123,7 @@ def write(batch: MicroBatch, fast_path: FastPath | None) -> Written:
             _require_settled(table, unread, readable, present, planned_at)
             bad_files += unread
             # Replaces what this try has just written.
-            may_be_replay = True
+            batch = replace(batch, may_be_replay=True)
 
 
 def _require_settled(
@@ -159,16 +157,14 @@ def _is_healthy(spark: SparkSession) -> bool:
         return False
 
 
-def left_out(
-    spark: SparkSession, table: Table, flow_checkpoint: Checkpoint, metadata: CommitMetadata, who: str
-) -> DataFrame:
+def left_out(batch: MicroBatch, who: str) -> DataFrame:
     """Returns rows of the quarantine for the files of a batch that is left out."""
+    table, metadata = batch.table, batch.metadata
     present = landing_folder.files_in_folder(table.source_as(Files))
-    files = landing_folder.files_of_batch(flow_checkpoint.path, metadata.source_from, metadata.source_to)
+    files = landing_folder.files_of_batch(batch.checkpoint.path, metadata.source_from, metadata.source_to)
     reason = f"its batch was left out, as {who} has approved"
-    return _quarantine_rows(
-        spark, table, [BadFile(file.path, SKIPPED, reason, present.get(file.path)) for file in files]
-    )
+    bad_files = [BadFile(file.path, SKIPPED, reason, present.get(file.path)) for file in files]
+    return _quarantine_rows(batch.spark, table, bad_files)
 
 
 def _commit(rows: DataFrame, size: int, table: Table, metadata: CommitMetadata, fast_path: FastPath | None) -> None:

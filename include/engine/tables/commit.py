@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 
 from include import logs
 from include.delta import stored_table
-from include.engine import sql_text
 from include.errors import FlowBroken
 from include.settings import settings
 from include.spec import Table, Watermark, table_of
@@ -111,9 +110,11 @@ class CommitMetadata:
         """Returns it with the watermark time up to this batch, for a table that has one."""
         return replace(self, newest={watermark.of: newest}) if watermark else self
 
-    def counting(self, rows: dict[str, Any]) -> "CommitMetadata":
-        """Returns it with the batch's row counts."""
-        return replace(self, rows=rows)
+    def counting(self, rows: Any, changes: Any = None) -> "CommitMetadata":
+        """Returns it with the batch's `include.engine.batch.quality.RowCounts`, and for changes of keys with their
+        `include.engine.batch.merge_changes.KeyOutcomes`.
+        """
+        return replace(self, rows=asdict(rows) | ({"changes": asdict(changes)} if changes else {}))
 
 
 def txn_app_id(flow: str, generation: int) -> str:
@@ -205,31 +206,6 @@ def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, 
         # A key ends with the last row of its source. Its bucket was touched, and therefore recomputed in full.
         merge = merge.whenNotMatchedBySourceDelete(condition=pruning)
     merge.execute()
-
-
-def add_to_companion(
-    rows: DataFrame, name: str, metadata: CommitMetadata, may_be_replay: bool, last_commit: tuple[int, int] | None
-) -> None:
-    """Writes rows of this batch into a companion of its table: the quarantine, or the retained changes.
-
-    may_be_replay: an earlier try may have left rows there, which these replace: all rows after `last_commit`, the
-    generation and batch of the flow's newest commit. Looking for them costs more than the write.
-    """
-    writer = (
-        with_batch_columns(rows, asdict(metadata))
-        .write.format("delta")
-        .option("userMetadata", json.dumps(asdict(metadata)))
-    )
-    if may_be_replay:
-        generation, batch = last_commit or (0, 0)
-        later = (
-            f"_flow = {sql_text.literal(metadata.flow)} AND "
-            f"(_generation > {generation} OR _generation = {generation} AND _batch > {batch})"
-        )
-        writer = writer.mode("overwrite").option("replaceWhere", later)
-    else:
-        writer = writer.mode("append")
-    writer.save(str(settings().table_path(name)))
 
 
 def with_batch_columns(rows: DataFrame, metadata: dict[str, Any]) -> DataFrame:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from include.engine.batch import key_outcomes, merge_changes
+from include.engine.batch import merge_changes
 from include.engine.batch.merge_changes import (
     DELETED,
     IS_CURRENT,
@@ -86,7 +86,7 @@ class MergedTable:
         changes = self.spark.createDataFrame(new, self.schema).drop(RETAINED)
         rows = self.spark.createDataFrame([row for row in self.rows if row.id in touched], merged.schema)
         result = merged.unionByName(rows.withColumn(SHOWN, F.lit(None).cast("boolean")))
-        counted = key_outcomes.count(changes, result, self.write, len(new))
+        counted = merge_changes.count_outcomes(changes, result, self.write, len(new))
         return row_outcomes.of({"changes": asdict(counted)}, {})
 
 
@@ -139,5 +139,5 @@ def test_a_record_without_a_value_is_a_tombstone_and_not_a_stale_change(spark):
     tombstones = [(key, None, None, None, None, False, False) for key in (1, 2)]
     merged = merge_changes.merged(spark.createDataFrame(changes, table.schema).drop(TRUNCATES), LATEST)
     both = spark.createDataFrame([*changes, *tombstones], table.schema).drop(RETAINED)
-    counted = key_outcomes.count(both, merged, LATEST, kept=4)
+    counted = merge_changes.count_outcomes(both, merged, LATEST, kept=4)
     assert (counted.keys, counted.inserted, counted.stale, counted.tombstones) == (1, 1, 1, 2)

@@ -15,8 +15,7 @@ from deltalake import write_deltalake
 from pyarrow import parquet
 
 from include.engine.batch import quality
-from include.engine.batch.key_outcomes import KeyOutcomes
-from include.engine.batch.merge_changes import DELETED, TRUNCATES
+from include.engine.batch.merge_changes import DELETED, TRUNCATES, KeyOutcomes
 from include.engine.batch.quality import RowCounts
 from include.engine.fast_path import aggregate, append, data_file, known_keys, merge, replaced_files
 from include.engine.fast_path.data_file import DataFile
