@@ -18,6 +18,8 @@ from include.spec import Bucket, Table, Upsert
 class AggregateWriter(Writer):
     """Recomputes the keys or buckets that the batch touches, and merges them."""
 
+    reads_again = True
+
     def suits(self, table: Table) -> bool:
         return table.is_recomputed
 
@@ -50,16 +52,15 @@ class AggregateWriter(Writer):
         buckets = transform.Buckets.at(starts, bucket, write) if bucket else transform.Buckets()
         source = transform.of_buckets(read_table(spark, table.origin.table, version), table, buckets)
         source = transform.without(source, batch.left_out)
-        constraints = storable.constraints_of(table)
 
         def aggregate(some_rows: DataFrame) -> DataFrame:
-            return storable.guarded(transform.aggregated(some_rows, table, write, buckets), constraints)
+            return storable.guarded(transform.aggregated(some_rows, table, write, buckets), batch.constraints)
 
         def aggregate_buckets(some_starts: Sequence[int | None], left_out: frozenset[str]) -> DataFrame:
             assert bucket
             some_buckets = transform.Buckets.at(some_starts, bucket, write)
             rows = transform.recomputed(spark, table, write, version, some_buckets, left_out | batch.left_out)
-            return storable.guarded(rows, constraints)
+            return storable.guarded(rows, batch.constraints)
 
         work = Work.of_batch(table, batch.metadata)
         with isolation.rows_and_buckets(source, starts, work, error, aggregate, aggregate_buckets) as isolated:
@@ -70,6 +71,12 @@ class AggregateWriter(Writer):
                 return self._write(batch)
             _replace_buckets(batch, isolated.starts, bucket, isolated.failing)
             return Written(batch.rows_before, batch.times.newest)
+
+    def left_out(self, batch: MicroBatch, reason: str) -> DataFrame | None:
+        """Without buckets each batch reads all rows of the source, and leaves these out for good."""
+        if not batch.table.write.recomputes_all:
+            return super().left_out(batch, reason)
+        return isolation.left_out_with_batch(batch.rows, batch.table, reason)
 
 
 def _version(batch: MicroBatch) -> int:

@@ -1,6 +1,6 @@
 """Writes one micro-batch: from its source rows to its commit."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -19,14 +19,13 @@ from include.engine.batch.merge_batch import MergeWriter
 from include.engine.batch.micro_batch import MicroBatch, Written
 from include.engine.batch.quality import RowCounts
 from include.engine.batch.watermark import EventTimes
-from include.engine.batch.writer import Writer, add_to_companion, quarantine
+from include.engine.batch.writer import Writer, quarantine
 from include.engine.checkpoints.checkpoint import Checkpoint, require_unrestored
 from include.engine.fast_path.path import FastPath
 from include.engine.files import batch_of_files
 from include.engine.python.limits import limited
 from include.engine.tables import commit
-from include.engine.tables.commit import CommitMetadata, read_table
-from include.settings import settings
+from include.engine.tables.commit import CommitMetadata
 from include.spec import Expect, Table
 
 # One per write mode. The first that suits a table writes it.
@@ -153,7 +152,7 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
             # An error after the commit.
             context.newest = None
             return
-        if context.is_prepared and not context.table.is_recomputed:
+        if context.is_prepared and not _writer_of(context.table).reads_again:
             raise SourceRowsNeeded from error
         if context.table.origin.reads_files:
             # Its files were searched already.
@@ -162,25 +161,21 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
 
 
 def _leave_out(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, skip: Skip) -> None:
-    """Commits the batch without rows, with the name of who approved that. An aggregate without buckets, which reads
-    all rows of its source in each batch, leaves these out from now on.
-    """
+    """Commits the batch without rows, with the name of who approved that."""
     table, spark = context.table, rows.sparkSession
     metadata = replace(metadata, skipped={"who": skip.who, "reason": skip.reason})
     if table.watermark:
         context.read_times(spark, metadata.batch)
         metadata = metadata.reaching(table.watermark, context.newest)
     batch = replace(context.batch(rows, metadata), may_be_replay=True)
+    reason = f"left out with batch {metadata.batch}, as {skip.who} has approved: {skip.reason}"
     if table.origin.reads_files:
-        add_to_companion(batch_of_files.left_out(batch, skip.who), table.quarantine, batch)
-    elif table.write.recomputes_all:
-        reason = f"left out with batch {metadata.batch}, as {skip.who} has approved: {skip.reason}"
-        quarantine(isolation.left_out_with_batch(rows, table, reason), batch)
-        context.left_out = None
-    elif settings().is_stored(table.quarantine):
-        # Rows of an earlier try.
-        none = read_table(spark, table.quarantine).limit(0).drop(*commit.quarantine_columns(asdict(metadata)))
-        add_to_companion(none, table.quarantine, batch)
+        left_out: DataFrame | None = batch_of_files.left_out(batch, skip.who)
+    else:
+        left_out = _writer_of(table).left_out(batch, reason)
+    if left_out is not None:
+        quarantine(left_out, batch)
+    context.left_out = None
     no_rows = spark.createDataFrame([], struct_type.from_ddl(table.schema))
     commit.execute(lambda: commit.append(no_rows, table), spark, metadata)
     logs.warning(f"it was left out, as {skip.who} has approved", table.flow, metadata.batch)
@@ -192,8 +187,7 @@ def _write_isolated(rows: DataFrame, number: int, context: FlowContext, error: E
     isolation.announce(Work.of_batch(table, metadata), error)
     if context.fast_path:
         context.fast_path.forget()
-    if not table.is_recomputed:
-        context.constraints = storable.constraints_of(table)
+    context.constraints = storable.constraints_of(table)
     context.note(_writer_of(table).write_isolated(context.batch(rows, metadata), error))
     # More rows may be left out by now.
     context.left_out = None
@@ -206,7 +200,7 @@ def _write_unwritten(rows: DataFrame, number: int, context: FlowContext) -> None
         commit.commit(no_rows, table, metadata.counting(RowCounts.of([], table.expect)))
         return
     context.read_times(rows.sparkSession, number)
-    if table.is_recomputed and (context.left_out is None or context.left_out):
+    if _writer_of(table).reads_again and (context.left_out is None or context.left_out):
         # A backfill may have made rows of them.
         context.left_out = isolation.left_out(table)
     batch = context.batch(rows, metadata)

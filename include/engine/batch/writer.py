@@ -1,6 +1,7 @@
 """What each write mode of Spark's path is asked. It takes batches of any size, and tables of any kind."""
 
 from dataclasses import asdict, replace
+from typing import ClassVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -12,13 +13,20 @@ from include.engine.batch.micro_batch import MicroBatch, Written
 from include.engine.batch.quality import RowCounts
 from include.engine.python.limits import limited
 from include.engine.tables import commit, create_table
+from include.engine.tables.commit import read_table
 from include.rules import Rule
 from include.settings import settings
 from include.spec import Table
 
 
 class Writer:
-    """Writes batches in one write mode."""
+    """Writes batches in one write mode.
+
+    reads_again: each batch reads rows of earlier ones again, so that a row that fails is left out from then on, by the
+    quarantine.
+    """
+
+    reads_again: ClassVar[bool] = False
 
     def suits(self, table: Table) -> bool:
         """Whether this is how the table is written."""
@@ -60,6 +68,14 @@ class Writer:
         ):
             # An earlier try may have left rows in the quarantine.
             return self.write(replace(batch, rows=isolated.rows, may_be_replay=True, failed=isolated.failed))
+
+    def left_out(self, batch: MicroBatch, reason: str) -> DataFrame | None:
+        """Returns what the quarantine is to hold of a batch that is left out; None if it needs no commit."""
+        name = batch.table.quarantine
+        if not settings().is_stored(name):
+            return None
+        # Rows of an earlier try go.
+        return read_table(batch.spark, name).limit(0).drop(*commit.quarantine_columns(asdict(batch.metadata)))
 
 
 class CheckedWriter(Writer):
