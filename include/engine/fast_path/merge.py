@@ -5,6 +5,7 @@ batches.
 """
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -122,6 +123,19 @@ class Retained:
 Rows = dict[str, bool]
 
 
+@dataclass(frozen=True)
+class MergedRows:
+    """The merge of a batch with what is stored of its keys. stored: the files that hold rows of them. shown: rows of
+    the table. hidden: changes to retain. tombstones: how many changes of the batch are none.
+    """
+
+    keys: set[Key]
+    stored: list[StoredFile]
+    shown: pa.Table
+    hidden: pa.Table
+    tombstones: int
+
+
 class Merger(Writer):
     """Merges the batches of one flow."""
 
@@ -152,24 +166,17 @@ class Merger(Writer):
         for companion in self.companions:
             if found := companion.refusal(batch):
                 return found
-        changes = judged.kept.filter(pc.is_valid(judged.kept.column(DELETED)))
-        keys = set(keys_of(changes, self._write.keys))
-        stored = replaced_files.rewrite(
-            transaction, self._candidates(transaction, changes) if keys else (), keys, self._write.keys
-        )
-        if isinstance(stored, Refusal):
-            return stored
-        with replaced_files.discarded_on_error(stored):
-            result = self._merged(changes, _of_keys(stored, transaction, keys, self._write.keys), keys, batch)
-            hidden = result.filter(pc.and_(pc.invert(result.column(SHOWN)), pc.invert(result.column(RETAINED))))
-            shown = data_file.conform(result.filter(result.column(SHOWN)), transaction.layout)
-            found = self._quarantine.begin(judged.quarantined) or self._retained.begin(hidden)
+        merged = self._read_and_merge(transaction, judged)
+        if isinstance(merged, Refusal):
+            return merged
+        with replaced_files.discarded_on_error(merged.stored):
+            found = self._quarantine.begin(judged.quarantined) or self._retained.begin(merged.hidden)
         if found:
-            replaced_files.discard(stored)
+            replaced_files.discard(merged.stored)
             return found
         self._quarantine.append(judged.quarantined, judged.batch.metadata)
-        self._retained.append(hidden, judged.batch.metadata)
-        self._replace(transaction, stored, shown, keys, judged, len(changes))
+        self._retained.append(merged.hidden, judged.batch.metadata)
+        self._replace(transaction, merged, judged)
         return Written(judged.counts.read, judged.newest)
 
     def forget(self) -> None:
@@ -182,34 +189,41 @@ class Merger(Writer):
         actions = pa.table(self._open_table.get_add_actions(flatten=True))
         return _files_near(actions, self._write.keys[0], changes)
 
-    def _merged(self, changes: pa.Table, stored: pa.Table, keys: set[Key], batch: MicroBatch) -> pa.Table:
-        """Merges changes with the stored rows and the retained changes of these keys."""
-        names = transform.names_of_changes(self._table)
-        parts = [
-            _with_flags(changes.select(names), (RETAINED,), False),
-            _with_flags(stored, (*merge_changes.flags(self._write), RETAINED), False),
-            _with_flags(self._retained.of_keys(keys, batch.last_commit), (RETAINED,), True),
-        ]
-        table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
-        return merge_changes.merged(local_frame(self._spark, table), self._write).toArrow()
+    def _read_and_merge(self, transaction: Transaction, judged: JudgedRows) -> MergedRows | Refusal:
+        """Merges the changes with the stored rows and the retained changes of their keys."""
+        columns, layout = self._write.keys, transaction.layout
+        changes = judged.kept.filter(pc.is_valid(judged.kept.column(DELETED)))
+        keys = set(keys_of(changes, columns))
+        stored = replaced_files.rewrite(
+            transaction, self._candidates(transaction, changes) if keys else (), keys, columns
+        )
+        if isinstance(stored, Refusal):
+            return stored
+        with replaced_files.discarded_on_error(stored):
+            known = [replaced_files.with_keys(file.rows, keys, columns, are_kept=True) for file in stored]
+            parts = [
+                _with_flags(changes.select(transform.names_of_changes(self._table)), (RETAINED,), False),
+                _with_flags(
+                    pa.concat_tables([layout.schema.empty_table(), *known]),
+                    (*merge_changes.flags(self._write), RETAINED),
+                    False,
+                ),
+                _with_flags(self._retained.of_keys(keys, judged.batch.last_commit), (RETAINED,), True),
+            ]
+            table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+            result = merge_changes.merged(local_frame(self._spark, table), self._write).toArrow()
+            hidden = result.filter(pc.and_(pc.invert(result.column(SHOWN)), pc.invert(result.column(RETAINED))))
+            shown = data_file.conform(result.filter(result.column(SHOWN)), layout)
+        return MergedRows(keys, stored, shown, hidden, tombstones=len(judged.kept) - len(changes))
 
-    def _replace(
-        self,
-        transaction: Transaction,
-        stored: list[StoredFile],
-        shown: pa.Table,
-        keys: set[Key],
-        judged: JudgedRows,
-        changes: int,
-    ) -> None:
-        """Replaces the stored rows of these keys, except of those that stay as they are. changes: their number."""
-        columns = self._write.keys
+    def _replace(self, transaction: Transaction, merged: MergedRows, judged: JudgedRows) -> None:
+        """Replaces the stored rows of the keys, except of those that stay as they are."""
+        columns, keys, stored = self._write.keys, merged.keys, merged.stored
         known = [replaced_files.with_keys(file.rows, keys, columns, are_kept=True) for file in stored]
-        old, new = _rows_by_key(known, columns), _rows_by_key([shown], columns)
+        old, new = _rows_by_key(known, columns), _rows_by_key([merged.shown], columns)
         changed = {key for key in keys if old.get(key) != new.get(key)}
         rows_of_changed = [(old.get(key, {}), new.get(key, {})) for key in changed]
-        tombstones = len(judged.kept) - changes
-        outcomes = _outcomes(rows_of_changed, len(keys), judged.counts.kept, tombstones)
+        outcomes = _outcomes(rows_of_changed, len(keys), judged.counts.kept, merged.tombstones)
         metadata = judged.batch.metadata.reaching(self._write.watermark, judged.newest)
         metadata = metadata.counting(judged.counts, outcomes)
         if not changed:
@@ -217,15 +231,9 @@ class Merger(Writer):
         elif any(file.others for file in stored):
             # The new files lack all rows of these keys.
             changed = keys
-        rows = replaced_files.with_keys(shown, changed, columns, are_kept=True)
+        rows = replaced_files.with_keys(merged.shown, changed, columns, are_kept=True)
         replacement = Replacement(stored, rows, changed, columns, _merge_metrics(rows_of_changed))
         replaced_files.commit_replacement(transaction, replacement, metadata)
-
-
-def _of_keys(stored: list[StoredFile], transaction: Transaction, keys: set[Key], columns: tuple[str, ...]) -> pa.Table:
-    """Returns the stored rows of these keys."""
-    parts = [replaced_files.with_keys(file.rows, keys, columns, are_kept=True) for file in stored]
-    return pa.concat_tables([transaction.layout.schema.empty_table(), *parts])
 
 
 def _files_near(actions: pa.Table, name: str, changes: pa.Table) -> list[tuple[str, int]]:
