@@ -20,9 +20,8 @@ from pyspark.sql.types import DataType, StructField, StructType
 from include import catalog
 from include.catalog import Catalog
 from include.engine.batch import deduplicate, quality, read, transform
-from include.engine.batch.transform import AnalysedPlan
 from include.engine.batch.merge_changes import VALID_FROM
-from include.engine.batch.transform import SOURCE, apply, apply_join, apply_transform, tables_read
+from include.engine.batch.transform import SOURCE, AnalysedPlan, apply, apply_join, apply_transform, tables_read
 from include.engine.check.analysis_errors import line, plain, sentence
 from include.engine.check.checked_schema import empty, schema_of
 from include.engine.session import jvm_of, open_session

@@ -91,7 +91,11 @@ class Companion:
 
     def refusal(self, batch: MicroBatch) -> Refusal | None:
         """Refuses a batch of which an earlier try has left rows here."""
-        if batch.may_be_replay and settings().is_stored(self.name) and _holds_later(self.name, batch):
+        if (
+            batch.may_be_replay
+            and settings().is_stored(self.name)
+            and _holds_later(self.name, batch.metadata.flow, batch.last_commit)
+        ):
             return Refusal(f"an earlier try has left rows in {self.name}")
         return None
 
@@ -132,6 +136,6 @@ def is_committed(last_commit: tuple[int, int] | None) -> ds.Expression:
     return (of_generation < generation) | ((of_generation == generation) & (of_batch <= batch))
 
 
-def _holds_later(name: str, batch: MicroBatch) -> bool:
-    later = (ds.field("_flow") == batch.metadata.flow) & ~is_committed(batch.last_commit)
+def _holds_later(name: str, flow: str, last_commit: tuple[int, int] | None) -> bool:
+    later = (ds.field("_flow") == flow) & ~is_committed(last_commit)
     return bool(len(stored_table.dataset(name).scanner(filter=later).head(1)))

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from include.engine.batch import quality
 from include.engine.batch.merge_changes import DELETED, TRUNCATES, KeyOutcomes
 from include.engine.batch.quality import RowCounts
-from include.engine.fast_path import aggregate, append, data_file, known_keys, merge, replaced_files
+from include.engine.fast_path import aggregate, append, collect, data_file, known_keys, merge, replaced_files, writer
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.known_keys import KnownKeys, is_comparable
 from include.engine.fast_path.replaced_files import Replacement, StoredFile
@@ -583,7 +583,7 @@ def test_rows_of_an_earlier_try_are_those_of_the_flow_behind_the_last_batch_that
     write_deltalake(str(settings().table_path("quarantine.t")), pa.table(left))
 
     def holds_later(generation: int, batch: int) -> bool:
-        return append._holds_later("quarantine.t", "silver.t", (generation, batch))
+        return writer._holds_later("quarantine.t", "silver.t", (generation, batch))
 
     assert [holds_later(1, 9), holds_later(2, 6), holds_later(2, 7), holds_later(3, 0)] == [True, True, False, False]
 
@@ -597,9 +597,9 @@ def test_neither_a_delete_nor_a_truncate_is_late_unless_nothing_says_when_it_was
             TRUNCATES: [False, False, True, True, None],
         }
     )
-    assert append._may_be_late(rows, write) == [True, False, False, True, False]
-    assert append._may_be_late(rows, replace(write, truncates=None)) == [True, False, True, True, False]
-    assert append._may_be_late(rows, Append()) == [True] * 5
+    assert collect._may_be_late(rows, write) == [True, False, False, True, False]
+    assert collect._may_be_late(rows, replace(write, truncates=None)) == [True, False, True, True, False]
+    assert collect._may_be_late(rows, Append()) == [True] * 5
 
 
 # How many rows went where.
