@@ -24,12 +24,13 @@ from include.control.jobs import backfills
 from include.control.lease_renewer import LeaseRenewer
 from include.control.leases.process import Holder
 from include.control.store import database, job_id
-from include.engine.batch import batch, deduplicate, quality, transform
+from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.jobs import backfill, refresh
 from include.engine.jobs.refresh import RefreshRun
 from include.engine.jobs.worker import Worker
+from include.engine.rows import deduplicate, quality, transform
 from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.engine.tables import create_table

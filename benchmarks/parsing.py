@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from benchmarks.support.session import cpu_seconds, session
 from include.catalog import Catalog
 from include.engine import struct_type
-from include.engine.batch import parse, prepare
+from include.engine.rows import parse, prepare
 from include.errors import report
 from include.spec import Json
 

@@ -16,9 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.support.session import cpu_seconds, session
 from include.catalog import Catalog
-from include.engine.batch import batch, transform
+from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
+from include.engine.rows import transform
 from include.engine.tables import create_table
 from include.errors import report
 from include.rules import Expect, not_null, one_of

@@ -25,7 +25,7 @@ class Method:
     definition: SHA-256 of the view's declaration and plan. table_ids: Delta's id of each table that it read.
     recomputed: why it computed all rows; None if it was incremental.
     based_on: the version of the view to which it added rows; None if it wrote all of them.
-    added: row counts of what it added, as `include.engine.batch.quality.RowCounts`; None if it wrote all of them.
+    added: row counts of what it added, as `include.engine.rows.quality.RowCounts`; None if it wrote all of them.
     """
 
     definition: str
@@ -37,7 +37,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Refresh:
-    """A refresh and its commit. tally: row counts, as `include.engine.batch.quality.RowCounts`.
+    """A refresh and its commit. tally: row counts, as `include.engine.rows.quality.RowCounts`.
 
     read: the version of each table that it read. run_reads: the same for all views of its run.
     empty: the tables that held no rows when it read them. as_of: table and version of each pinned source.

@@ -20,9 +20,9 @@ from include import catalog
 from include.catalog import Catalog
 from include.control.commands import Action
 from include.control.supervision import supervision
-from include.engine.batch.transform import apply_transform
 from include.engine.check import check
 from include.engine.jobs import refresh
+from include.engine.rows.transform import apply_transform
 from include.engine.tables import create_table
 from include.errors import DeclarationError
 from include.ledger import row_outcomes

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from include.control.commands import Action
-from include.engine.tables import commit
+from include.engine import commit
 from include.errors import FlowBroken, FlowFailed, LeaseHeld
 from include.lake.paths import remove_tree
 from include.settings import settings

@@ -9,8 +9,8 @@ import pytest
 
 from include.control.commands import Action
 from include.control.jobs import rewinds
+from include.engine import commit
 from include.engine.jobs import rewind as engine_rewind
-from include.engine.tables import commit
 from include.errors import UsageError
 from include.ledger import verify
 from include.settings import settings

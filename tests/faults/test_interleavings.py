@@ -26,12 +26,12 @@ from include.control.store import database
 from include.control.store.schema import pauses, runs
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
+from include.engine.commit import USER_METADATA
 from include.engine.jobs.table_window import Window
 from include.engine.jobs.worker import leases
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.engine.tables import maintain
-from include.engine.tables.commit import USER_METADATA
 from include.errors import LeaseHeld
 from include.maintenance import table_state
 from include.maintenance.table_state import CompactionPlace

@@ -11,11 +11,12 @@ import pytest
 from delta.tables import DeltaTable
 
 from include.delta.delta_log import DeltaLog
+from include.engine import commit
+from include.engine.commit import CommitMetadata
 from include.engine.fast_path import data_file
 from include.engine.fast_path.transaction import Target
 from include.engine.session import jvm_of
-from include.engine.tables import commit, maintain
-from include.engine.tables.commit import CommitMetadata
+from include.engine.tables import maintain
 from include.settings import settings
 from include.spec import Append, Delta, Table, Upsert
 from tests.support.flows import FULL

@@ -19,9 +19,9 @@ from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
 from include.delta.delta_log import MERGED, DeltaLog
-from include.engine.batch import prepare
 from include.engine.fast_path import aggregate, collect, path, replaced_files, source, transaction
 from include.engine.fast_path.transaction import Refusal, Target, Transaction
+from include.engine.rows import prepare
 from include.engine.tables import create_table
 from include.errors import FlowBroken, LedgerMismatch
 from include.ledger import row_outcomes, verify

@@ -17,7 +17,7 @@ from include.catalog import Catalog
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
-from include.engine.files import batch_of_files
+from include.engine.batch import batch_of_files
 from include.errors import FlowBroken, FlowFailed
 from include.lake.paths import remove_tree
 from include.ledger import verify

@@ -16,8 +16,8 @@ from include.catalog import Catalog
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
+from include.engine.batch import batch_of_files
 from include.engine.check import check
-from include.engine.files import batch_of_files
 from include.errors import DeclarationError, FlowBroken, Unreachable
 from include.lake.paths import remove_tree
 from include.ledger import verify

@@ -10,9 +10,9 @@ from include.delta import stored_table
 from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
+from include.engine.commit import txn_app_id
 from include.engine.fast_path import path
 from include.engine.tables import create_table
-from include.engine.tables.commit import txn_app_id
 from include.ledger import row_outcomes
 from include.ledger.row_outcomes import Batch
 from include.spec import Table

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from include.engine import commit
 from include.engine.batch import merge_batch
 from include.engine.fast_path import path
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender
 from include.engine.fast_path.merge import Merger
-from include.engine.tables import commit
 from include.errors import FlowFailed
 from include.settings import settings
 from include.spec import Table

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from include.engine.files import batch_of_files, file_headers
+from include.engine.batch import batch_of_files
+from include.engine.files import file_headers
 from include.engine.tables import create_table
 from tests.support.landing import Landing
 

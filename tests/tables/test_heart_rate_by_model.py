@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from include import catalog
-from include.engine.batch import deduplicate
-from include.engine.batch.transform import apply_transform
+from include.engine.rows import deduplicate
+from include.engine.rows.transform import apply_transform
 
 TABLE = catalog.load().tables["gold.heart_rate_by_model"]
 SILVER_SCHEMA = "model STRING, time TIMESTAMP, heart_bpm INT, kcal DECIMAL(9,3)"

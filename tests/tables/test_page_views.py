@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from include import catalog
-from include.engine.batch import writer_schemas
-from include.engine.batch.quality import with_violations
-from include.engine.batch.transform import apply_transform
+from include.engine.rows import writer_schemas
+from include.engine.rows.quality import with_violations
+from include.engine.rows.transform import apply_transform
 from include.examples import views
 from include.examples.views import _long, _optional, _text
 from include.spec import KAFKA_SCHEMA_WITH_IDS

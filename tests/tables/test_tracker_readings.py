@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from include import catalog
-from include.engine.batch.quality import with_violations
-from include.engine.batch.transform import apply_transform
+from include.engine.rows.quality import with_violations
+from include.engine.rows.transform import apply_transform
 from include.spec import KAFKA_SCHEMA
 
 TABLE = catalog.load().tables["silver.tracker_readings"]

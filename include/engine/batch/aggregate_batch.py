@@ -6,12 +6,13 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from include.checkpoints import checkpoint_files
-from include.engine.batch import deduplicate, isolation, prepare, storable, transform
+from include.engine import commit
+from include.engine.batch import isolation
 from include.engine.batch.isolation import Work
-from include.engine.batch.micro_batch import MicroBatch, Written
 from include.engine.batch.writer import Writer, quarantine
-from include.engine.tables import commit
-from include.engine.tables.commit import read_table
+from include.engine.commit import read_table
+from include.engine.rows import deduplicate, prepare, storable, transform
+from include.engine.rows.micro_batch import MicroBatch, Written
 from include.spec import Bucket, Table, Upsert
 
 

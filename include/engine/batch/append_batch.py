@@ -5,11 +5,12 @@ from functools import partial, reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.engine.batch import deduplicate, isolation, prepare, quality, transform
-from include.engine.batch.micro_batch import MicroBatch, Written
-from include.engine.batch.quality import RowCounts
+from include.engine import commit
+from include.engine.batch import isolation
 from include.engine.batch.writer import CheckedWriter, Writer, quarantine
-from include.engine.tables import commit
+from include.engine.rows import deduplicate, prepare, quality, transform
+from include.engine.rows.micro_batch import MicroBatch, Written
+from include.engine.rows.quality import RowCounts
 from include.spec import Append, Table
 
 

@@ -9,23 +9,22 @@ from pyspark.sql import DataFrame, SparkSession
 from include import logs
 from include.checkpoints import checkpoint_files
 from include.control.skips import Skip
-from include.engine import struct_type
-from include.engine.batch import isolation, prepare, storable, watermark
+from include.engine import commit, struct_type
+from include.engine.batch import batch_of_files, isolation
 from include.engine.batch.aggregate_batch import AggregateWriter
 from include.engine.batch.append_batch import AppendWriter, RecordWriter
 from include.engine.batch.isolation import Work
-from include.engine.batch.lookup import Versions
 from include.engine.batch.merge_batch import MergeWriter
-from include.engine.batch.micro_batch import MicroBatch, Written
-from include.engine.batch.quality import RowCounts
-from include.engine.batch.watermark import EventTimes
 from include.engine.batch.writer import Writer, quarantine
 from include.engine.checkpoints.checkpoint import Checkpoint, require_unrestored
+from include.engine.commit import CommitMetadata
 from include.engine.fast_path.path import FastPath
-from include.engine.files import batch_of_files
 from include.engine.python.limits import limited
-from include.engine.tables import commit
-from include.engine.tables.commit import CommitMetadata
+from include.engine.rows import prepare, storable, watermark
+from include.engine.rows.lookup import Versions
+from include.engine.rows.micro_batch import MicroBatch, Written
+from include.engine.rows.quality import RowCounts
+from include.engine.rows.watermark import EventTimes
 from include.spec import Expect, Table
 
 # One per write mode. The first that suits a table writes it.

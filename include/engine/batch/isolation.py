@@ -15,13 +15,14 @@ from include.checkpoints import checkpoint_files, offset_ranges
 from include.checkpoints.offset_ranges import OffsetRange
 from include.delta import stored_table
 from include.engine import failure
-from include.engine.batch import poison, prepare, quality, read, storable, transform
-from include.engine.batch.micro_batch import FailedRows, MicroBatch
+from include.engine.batch import poison
 from include.engine.checkpoints.checkpoint import Checkpoint
+from include.engine.commit import CONFLICTS, CommitMetadata, read_table
 from include.engine.fast_path.topic_reader import FIRST_MS, LAST_MS
 from include.engine.python.limits import is_too_large, limited, too_large
+from include.engine.rows import prepare, quality, read, storable, transform
+from include.engine.rows.micro_batch import FailedRows, MicroBatch
 from include.engine.tables import create_table
-from include.engine.tables.commit import CONFLICTS, CommitMetadata, read_table
 from include.errors import FlowBroken, FlowFailed, SluiceError
 from include.kafka import broker
 from include.ledger import row_outcomes

@@ -13,13 +13,13 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.engine.batch import merge_changes, transform
-from include.engine.batch.merge_changes import RETAINED, SEQUENCES, SHOWN, TRUNCATES, KeyOutcomes
-from include.engine.batch.micro_batch import MicroBatch
-from include.engine.batch.quality import RowCounts
+from include.engine import commit
 from include.engine.batch.writer import CheckedWriter, add_to_companion
-from include.engine.tables import commit
-from include.engine.tables.commit import read_table
+from include.engine.commit import read_table
+from include.engine.rows import merge_changes, transform
+from include.engine.rows.merge_changes import RETAINED, SEQUENCES, SHOWN, TRUNCATES, KeyOutcomes
+from include.engine.rows.micro_batch import MicroBatch
+from include.engine.rows.quality import RowCounts
 from include.settings import settings
 from include.spec import Table, Upsert
 

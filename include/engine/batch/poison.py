@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.engine import failure
-from include.engine.batch import quality, transform
+from include.engine.rows import quality, transform
 from include.rules import FAILED
 from include.spec.origin import FAILED_REASON, FAILED_RECORD, ORIGIN
 

@@ -6,14 +6,15 @@ from typing import ClassVar
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.engine import sql_text
-from include.engine.batch import deduplicate, isolation, lookup, prepare, quality, storable, watermark
+from include.engine import commit, sql_text
+from include.engine.batch import isolation
 from include.engine.batch.isolation import Work
-from include.engine.batch.micro_batch import MicroBatch, Written
-from include.engine.batch.quality import RowCounts
+from include.engine.commit import read_table
 from include.engine.python.limits import limited
-from include.engine.tables import commit, create_table
-from include.engine.tables.commit import read_table
+from include.engine.rows import deduplicate, lookup, prepare, quality, storable, watermark
+from include.engine.rows.micro_batch import MicroBatch, Written
+from include.engine.rows.quality import RowCounts
+from include.engine.tables import create_table
 from include.rules import Rule
 from include.settings import settings
 from include.spec import Table

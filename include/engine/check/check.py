@@ -19,11 +19,11 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from include import catalog
 from include.catalog import Catalog
-from include.engine.batch import deduplicate, quality, read, transform
-from include.engine.batch.merge_changes import VALID_FROM
-from include.engine.batch.transform import SOURCE, AnalysedPlan, apply, apply_join, apply_transform, tables_read
-from include.engine.check.analysis_errors import line, plain, sentence
-from include.engine.check.checked_schema import empty, schema_of
+from include.engine.analysis_errors import line, plain, sentence
+from include.engine.checked_schema import empty, schema_of
+from include.engine.rows import deduplicate, quality, read, transform
+from include.engine.rows.merge_changes import VALID_FROM
+from include.engine.rows.transform import SOURCE, AnalysedPlan, apply, apply_join, apply_transform, tables_read
 from include.engine.session import jvm_of, open_session
 from include.errors import DeclarationError, SetupError, report
 from include.project.declaration import declaration_error, suggest

@@ -14,8 +14,8 @@ from include.control.flows.resets import Reset
 from include.control.skips import Skip
 from include.delta import commit_history, stored_table
 from include.engine.checkpoints import definition, generation
+from include.engine.commit import txn_app_id
 from include.engine.session import jvm_of
-from include.engine.tables.commit import txn_app_id
 from include.errors import FlowBroken, FlowFailed, LeaseHeld
 from include.flows import sources
 from include.flows.resume_position import after_last_commit, identity, last_commit_metadata

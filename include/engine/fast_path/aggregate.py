@@ -16,16 +16,16 @@ from pyspark.sql import SparkSession
 
 from include.checkpoints import checkpoint_files
 from include.delta import stored_table
-from include.engine.batch import deduplicate, prepare, transform
-from include.engine.batch.micro_batch import MicroBatch, Written
-from include.engine.batch.transform import Buckets
+from include.engine.commit import CommitMetadata, read_table
 from include.engine.fast_path import data_file, known_keys, replaced_files
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros, not_compared
 from include.engine.fast_path.replaced_files import Replacement, StoredFile
 from include.engine.fast_path.source import PlannedRead
 from include.engine.fast_path.transaction import Refusal, Transaction
 from include.engine.fast_path.writer import Writer
-from include.engine.tables.commit import CommitMetadata, read_table
+from include.engine.rows import deduplicate, prepare, transform
+from include.engine.rows.micro_batch import MicroBatch, Written
+from include.engine.rows.transform import Buckets
 from include.lake import data_files
 from include.ledger.batch_files import SourceFile
 from include.settings import settings

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from include.engine.batch import deduplicate, prepare
-from include.engine.batch.micro_batch import MicroBatch, Written
+from include.engine.commit import CommitMetadata
 from include.engine.fast_path import data_file
 from include.engine.fast_path.collect import Collector
 from include.engine.fast_path.data_file import DataFile
@@ -17,7 +16,8 @@ from include.engine.fast_path.source import PlannedRead
 from include.engine.fast_path.topic_reader import TopicReader
 from include.engine.fast_path.transaction import Refusal, Transaction
 from include.engine.fast_path.writer import Companion, Writer
-from include.engine.tables.commit import CommitMetadata
+from include.engine.rows import deduplicate, prepare
+from include.engine.rows.micro_batch import MicroBatch, Written
 from include.kafka import cluster
 from include.spec import Append, Kafka, Table
 

@@ -8,15 +8,15 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from include.engine.batch import prepare, quality, storable
-from include.engine.batch.merge_changes import DELETED, TRUNCATES
-from include.engine.batch.micro_batch import MicroBatch
-from include.engine.batch.quality import RowCounts
-from include.engine.batch.watermark import EventTimes
 from include.engine.fast_path.dimensions import Dimensions, local_frame
 from include.engine.fast_path.known_keys import micros
 from include.engine.fast_path.source import PlannedRead
 from include.engine.fast_path.transaction import Refusal
+from include.engine.rows import prepare, quality, storable
+from include.engine.rows.merge_changes import DELETED, TRUNCATES
+from include.engine.rows.micro_batch import MicroBatch
+from include.engine.rows.quality import RowCounts
+from include.engine.rows.watermark import EventTimes
 from include.rules import Rule
 from include.spec import Table, WriteMode
 

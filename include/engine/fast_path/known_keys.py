@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from include.delta import stored_table
-from include.engine.batch import deduplicate
 from include.engine.fast_path.transaction import Refusal
+from include.engine.rows import deduplicate
 from include.lake import data_files
 from include.settings import settings
 from include.spec import Append

@@ -15,9 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from include.delta import stored_table
-from include.engine.batch import merge_changes, transform
-from include.engine.batch.merge_changes import DELETED, IS_CURRENT, RETAINED, SHOWN, TRUNCATES, KeyOutcomes
-from include.engine.batch.micro_batch import MicroBatch, Written
+from include.engine.commit import CommitMetadata
 from include.engine.fast_path import data_file, known_keys, replaced_files
 from include.engine.fast_path.collect import Collector, JudgedRows
 from include.engine.fast_path.dimensions import local_frame
@@ -26,7 +24,9 @@ from include.engine.fast_path.replaced_files import Replacement, StoredFile
 from include.engine.fast_path.source import PlannedRead
 from include.engine.fast_path.transaction import Refusal, Transaction
 from include.engine.fast_path.writer import Companion, Writer, is_committed
-from include.engine.tables.commit import CommitMetadata
+from include.engine.rows import merge_changes, transform
+from include.engine.rows.merge_changes import DELETED, IS_CURRENT, RETAINED, SHOWN, TRUNCATES, KeyOutcomes
+from include.engine.rows.micro_batch import MicroBatch, Written
 from include.spec import Table, Upsert
 
 # Most bytes of retained changes in memory, about four million deletes. More are read again for each batch.

@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
 from include import logs
-from include.engine.batch.micro_batch import MicroBatch, Written
+from include.engine.commit import CommitMetadata
 from include.engine.fast_path import transaction
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender, RecordAppender
@@ -20,7 +20,7 @@ from include.engine.fast_path.merge import Merger
 from include.engine.fast_path.source import Source
 from include.engine.fast_path.transaction import NotSupported, Refusal
 from include.engine.fast_path.writer import Writer
-from include.engine.tables.commit import CommitMetadata
+from include.engine.rows.micro_batch import MicroBatch, Written
 from include.settings import settings
 from include.spec import Table
 

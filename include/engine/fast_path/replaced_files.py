@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from include.engine.commit import CommitMetadata
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.known_keys import Key, keys_of
 from include.engine.fast_path.transaction import Layout, Refusal, Transaction
-from include.engine.tables.commit import CommitMetadata
 from include.lake import clients, data_files
 
 # Most bytes of files whose rows are all held in memory, and of files that are rewritten part by part.

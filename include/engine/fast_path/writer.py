@@ -7,12 +7,12 @@ import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
 from include.delta import stored_table
-from include.engine.batch.micro_batch import MicroBatch, Written
+from include.engine import commit
+from include.engine.commit import CommitMetadata
 from include.engine.fast_path import data_file
 from include.engine.fast_path.source import PlannedRead
 from include.engine.fast_path.transaction import Refusal, Target, Transaction
-from include.engine.tables import commit
-from include.engine.tables.commit import CommitMetadata
+from include.engine.rows.micro_batch import MicroBatch, Written
 from include.settings import settings
 from include.spec import Table
 from include.spec.origin import FAILED_REASON, FAILED_RECORD

@@ -6,9 +6,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from include.engine import sql_text, struct_type
+from include.engine.commit import read_table
 from include.engine.files.formats.columns import FILE_COLUMNS, Columns, FileColumn, fits, is_storable, widest
 from include.engine.files.formats.csv_header import is_readable
-from include.engine.tables.commit import read_table
 from include.errors import FlowBroken
 from include.settings import settings
 from include.spec import Files, Table, ddl

@@ -8,14 +8,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.control.jobs.backfills import Backfill
-from include.engine import struct_type
-from include.engine.batch import merge_changes, storable, transform
-from include.engine.batch.merge_changes import RETAINED, SHOWN
+from include.engine import commit, struct_type
+from include.engine.commit import read_table
 from include.engine.jobs import replay
 from include.engine.jobs.backfill_rows import condition
 from include.engine.jobs.left_out import LeftOut
-from include.engine.tables import commit
-from include.engine.tables.commit import read_table
+from include.engine.rows import merge_changes, storable, transform
+from include.engine.rows.merge_changes import RETAINED, SHOWN
 from include.flows.batches import BACKFILL
 from include.project.ranges import Slice
 from include.recovery import backfill

@@ -17,11 +17,12 @@ from include.checkpoints import checkpoint_files
 from include.checkpoints.offset_ranges import delta_position
 from include.control.jobs.backfills import Backfill
 from include.delta.delta_log import DeltaLog
-from include.engine.batch import deduplicate, isolation, quality, read, storable, transform
-from include.engine.batch.quality import RowCounts
+from include.engine.batch import isolation
+from include.engine.commit import read_table
 from include.engine.jobs import left_out
 from include.engine.jobs.left_out import FlowLeftOut, LeftOut
-from include.engine.tables.commit import read_table
+from include.engine.rows import deduplicate, quality, read, storable, transform
+from include.engine.rows.quality import RowCounts
 from include.errors import FlowBroken
 from include.flows import delta_source, resume_position
 from include.ledger.batch_files import AppendedFiles

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from include.delta import stored_table
 from include.delta.commit_history import Action, RecomputeNeeded, appended_files
 from include.delta.delta_log import DeltaLog
-from include.engine import struct_type
-from include.engine.batch import transform
+from include.engine import commit, struct_type
+from include.engine.commit import read_table
 from include.engine.jobs.incremental_plan import ViewPlan
+from include.engine.rows import transform
 from include.engine.session import jvm_of
-from include.engine.tables import commit, create_table
-from include.engine.tables.commit import read_table
+from include.engine.tables import create_table
 from include.flows.refreshes import Method, Refresh, untouched
 from include.settings import settings
 from include.spec import Table

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.delta.commit_history import RecomputeNeeded
-from include.engine.batch.transform import OF_ONE_RELATION, AnalysedPlan, items
 from include.engine.jobs.plan_text import PlanText
+from include.engine.rows.transform import OF_ONE_RELATION, AnalysedPlan, items
 
 # Nodes without inputs whose plan shows their rows.
 KNOWN_ROWS = {"LocalRelation", "OneRowRelation", "Range"}

@@ -13,11 +13,12 @@ from pyspark.sql import DataFrame
 
 from include.control.jobs.backfills import Backfill
 from include.engine import sql_text
-from include.engine.batch import deduplicate, isolation, poison, quality, storable, transform
+from include.engine.batch import isolation, poison
 from include.engine.batch.isolation import Work
-from include.engine.batch.micro_batch import FailedRows
-from include.engine.batch.transform import Buckets
-from include.engine.tables.commit import read_table
+from include.engine.commit import read_table
+from include.engine.rows import deduplicate, quality, storable, transform
+from include.engine.rows.micro_batch import FailedRows
+from include.engine.rows.transform import Buckets
 from include.project.ranges import Slice
 from include.rules import Expect
 from include.spec import Table, Upsert

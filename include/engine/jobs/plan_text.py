@@ -11,7 +11,7 @@ from py4j.java_gateway import JavaObject, is_instance_of
 from pyspark.sql import SparkSession
 
 from include.delta.commit_history import RecomputeNeeded
-from include.engine.batch.transform import items
+from include.engine.rows.transform import items
 from include.engine.session import jvm_of
 
 CATALYST = "org.apache.spark.sql.catalyst."

@@ -19,15 +19,14 @@ from include.control.jobs.job import Job
 from include.control.store import database
 from include.control.store.job_id import JobId, JobKind
 from include.delta import stored_table, versions
-from include.engine import struct_type
-from include.engine.batch import quality
-from include.engine.batch.quality import RowCounts
-from include.engine.batch.transform import SOURCE, apply, apply_join
+from include.engine import commit, struct_type
+from include.engine.commit import read_as_of
 from include.engine.jobs.incremental import EMPTY_COMMITS, Change, Computation
 from include.engine.jobs.table_window import Window
 from include.engine.jobs.worker import Worker, open_worker
-from include.engine.tables import commit
-from include.engine.tables.commit import read_as_of
+from include.engine.rows import quality
+from include.engine.rows.quality import RowCounts
+from include.engine.rows.transform import SOURCE, apply, apply_join
 from include.errors import FlowBroken, Unreachable
 from include.flows import refreshes
 from include.monitoring import first_load

@@ -17,7 +17,6 @@ from include.control.leases import lease
 from include.control.store import database
 from include.delta.backlog import StreamSource
 from include.delta.delta_log import DeltaLog
-from include.engine.batch import transform
 from include.engine.jobs import shadow_table
 from include.engine.jobs.backfill_commits import (
     Commits,
@@ -29,6 +28,7 @@ from include.engine.jobs.backfill_commits import (
 from include.engine.jobs.backfill_rows import CheckedRows, RangeRows, check_rows, compute_aggregate, compute_rows
 from include.engine.jobs.table_window import Window
 from include.engine.jobs.worker import Worker
+from include.engine.rows import transform
 from include.engine.tables import create_table
 from include.errors import FlowFailed
 from include.flows.batches import BACKFILL

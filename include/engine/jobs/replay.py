@@ -25,14 +25,15 @@ from include.control.store import database
 from include.control.store.job_id import JobId, JobKind
 from include.control.store.job_schema import jobs
 from include.delta import stored_table
-from include.engine import sql_text, struct_type
-from include.engine.batch import deduplicate, merge_batch, poison, quality, storable, transform
-from include.engine.batch.merge_changes import DELETED
+from include.engine import commit, sql_text, struct_type
+from include.engine.batch import merge_batch, poison
+from include.engine.commit import read_table
 from include.engine.jobs.table_window import Window
 from include.engine.jobs.worker import Worker, open_worker
+from include.engine.rows import deduplicate, quality, storable, transform
+from include.engine.rows.merge_changes import DELETED
 from include.engine.session import open_session
-from include.engine.tables import commit, create_table
-from include.engine.tables.commit import read_table
+from include.engine.tables import create_table
 from include.errors import UsageError
 from include.flows import resume_position
 from include.flows.batches import RETRIED

@@ -18,12 +18,11 @@ from include.control.store import database, job_id
 from include.control.store.job_id import JobKind
 from include.delta.commit_history import REWIND
 from include.delta.delta_log import DeltaLog
-from include.engine import failure, sql_text
+from include.engine import commit, failure, sql_text
 from include.engine.checkpoints import checkpoint
 from include.engine.jobs import refresh
 from include.engine.jobs.table_window import Window
 from include.engine.jobs.worker import Worker, open_worker
-from include.engine.tables import commit
 from include.errors import FlowFailed, LeaseHeld, LedgerMismatch, SluiceError, Unreachable, UsageError
 from include.lake.paths import LakePath
 from include.ledger import verify

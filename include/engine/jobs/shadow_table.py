@@ -21,14 +21,14 @@ from include.checkpoints import checkpoint_files, landing_folder
 from include.control.jobs.backfills import Backfill
 from include.delta import stored_table
 from include.delta.delta_log import Commit
-from include.engine import sql_text, struct_type
-from include.engine.batch import transform
+from include.engine import commit, sql_text, struct_type
 from include.engine.checkpoints import definition, generation
+from include.engine.commit import CommitMetadata, read_table, txn_app_id
 from include.engine.jobs import backfill_commits
 from include.engine.jobs.worker import Worker
+from include.engine.rows import transform
 from include.engine.session import jvm_of
-from include.engine.tables import commit, create_table
-from include.engine.tables.commit import CommitMetadata, read_table, txn_app_id
+from include.engine.tables import create_table
 from include.errors import FlowBroken, FlowFailed, UsageError
 from include.flows import resume_position
 from include.flows.batches import BACKFILL

@@ -16,11 +16,11 @@ from include.control.jobs import windows
 from include.control.lease_renewer import LeaseRenewer
 from include.control.leases import lease
 from include.control.leases.process import Holder
+from include.engine.commit import read_table
 from include.engine.jobs.table_window import Window
 from include.engine.session import open_session
 from include.engine.stream import driver
 from include.engine.stream.host import Host
-from include.engine.tables.commit import read_table
 from include.errors import LeaseHeld, SluiceError, Unreachable
 from include.settings import settings
 from include.spec import Table

@@ -11,8 +11,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType
 
-from include.engine.batch import deduplicate, merge_changes, quality, transform
-from include.engine.batch.quality import RowCounts
+from include.engine.rows import deduplicate, merge_changes, quality, transform
+from include.engine.rows.quality import RowCounts
 from include.rules import ACTIONS, Rule
 from include.spec import Append, Table, Upsert
 

@@ -17,18 +17,19 @@ from pyspark.sql import DataFrame, SparkSession
 from include.catalog import Catalog
 from include.checkpoints.landing_folder import FolderFile
 from include.engine import failure
-from include.engine.batch import deduplicate, isolation, poison, prepare, read, storable, transform
-from include.engine.batch import watermark as engine_watermark
-from include.engine.batch.transform import SOURCE
-from include.engine.batch.watermark import EventTimes
-from include.engine.files import batch_of_files, file_headers, schema_evolution
+from include.engine.batch import batch_of_files, isolation, poison
+from include.engine.commit import read_table
+from include.engine.files import file_headers, schema_evolution
 from include.engine.files.formats.format import FileHeader
 from include.engine.jobs import refresh
 from include.engine.preview import outcome, sample
 from include.engine.preview.outcome import Outcome, persisted
 from include.engine.preview.sample import Sample
+from include.engine.rows import deduplicate, prepare, read, storable, transform
+from include.engine.rows import watermark as engine_watermark
+from include.engine.rows.transform import SOURCE
+from include.engine.rows.watermark import EventTimes
 from include.engine.session import require_connector
-from include.engine.tables.commit import read_table
 from include.errors import UsageError
 from include.kafka import schema_registry
 from include.kafka.schema_registry import RegistryUnreachable

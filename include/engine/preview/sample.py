@@ -18,7 +18,7 @@ from include.checkpoints.landing_folder import FolderFile
 from include.delta import versions
 from include.delta.backlog import StreamSource
 from include.delta.delta_log import DeltaLog, LiveFile
-from include.engine.batch import parse, read, writer_schemas
+from include.engine.rows import parse, read, writer_schemas
 from include.engine.values import json_document
 from include.engine.values.cast import cast
 from include.errors import Unreachable, UsageError

@@ -16,7 +16,7 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.leases import lease
 from include.control.leases.process import Holder, Process
 from include.control.store import database
-from include.engine.batch import prepare
+from include.engine.rows import prepare
 from include.engine.session import jvm_of, open_session
 from include.engine.stream.host import Host
 from include.engine.stream.side_jobs import MakeSideJobs

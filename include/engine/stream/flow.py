@@ -25,13 +25,14 @@ from include.control.leases.lock import LockRequest
 from include.control.store import database
 from include.delta import stored_table
 from include.engine import failure
-from include.engine.batch import batch, prepare, read, writer_schemas
+from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext, SourceRowsNeeded
-from include.engine.batch.writer_schemas import HEADER_BYTES
 from include.engine.checkpoints.checkpoint import Checkpoint, add_topics
 from include.engine.fast_path import path
 from include.engine.fast_path.source import Source
 from include.engine.fast_path.transaction import Refusal
+from include.engine.rows import prepare, read, writer_schemas
+from include.engine.rows.writer_schemas import HEADER_BYTES
 from include.engine.session import late_commits_fail
 from include.engine.stream.pacer import Pacer
 from include.engine.tables import maintain, retained

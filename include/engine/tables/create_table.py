@@ -13,12 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from include.delta import stored_table
-from include.engine import sql_text, struct_type
-from include.engine.batch import merge_changes, transform
-from include.engine.batch.merge_changes import DELETED, TRUNCATES
+from include.engine import commit, sql_text, struct_type
 from include.engine.fast_path import path
+from include.engine.rows import merge_changes, transform
+from include.engine.rows.merge_changes import DELETED, TRUNCATES
 from include.engine.session import register
-from include.engine.tables import commit
 from include.errors import FlowBroken
 from include.project.sources import CHANGE_FEED_PROPERTY
 from include.settings import settings

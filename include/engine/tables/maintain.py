@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 
 from include import logs
 from include.delta import stored_table
-from include.engine import sql_text
+from include.engine import commit, sql_text
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.transaction import Layout, NotSupported, Refusal, Target, unexpected
-from include.engine.tables import commit, create_table
+from include.engine.tables import create_table
 from include.lake import clients
 from include.lake.paths import LakePath
 from include.maintenance import plan

@@ -5,9 +5,8 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from include.delta import stored_table
-from include.engine import sql_text
-from include.engine.batch import watermark
-from include.engine.tables import commit
+from include.engine import commit, sql_text
+from include.engine.rows import watermark
 from include.settings import settings
 from include.spec import Table
 

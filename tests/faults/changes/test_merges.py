@@ -10,9 +10,9 @@ import pytest
 
 from include.control.commands import Action
 from include.control.jobs import rewinds
-from include.engine.batch.merge_changes import IS_CURRENT, VALID_FROM, VALID_TO
+from include.engine import commit
 from include.engine.jobs import rewind as engine_rewind
-from include.engine.tables import commit
+from include.engine.rows.merge_changes import IS_CURRENT, VALID_FROM, VALID_TO
 from include.errors import UsageError
 from include.ledger import verify
 from include.project.sources import inline_steps

@@ -11,7 +11,7 @@ import pytest
 
 from include.cli.rows import entry_line
 from include.delta.delta_log import DeltaLog
-from include.engine.tables import commit
+from include.engine import commit
 from include.flows import refreshes
 from include.ledger import inspection, row_outcomes, verify
 from include.settings import settings

@@ -13,8 +13,8 @@ from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
 from include.control.jobs import backfills, stale_rows, store
 from include.control.jobs.backfills import Backfill
-from include.engine.batch import transform
 from include.engine.jobs import backfill_commits, shadow_table
+from include.engine.rows import transform
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable, UsageError
 from include.ledger import verify
 from include.monitoring import stale_rows as notes

@@ -14,8 +14,8 @@ from include.control.jobs.store import StoredJob
 from include.control.store import database
 from include.control.store.job_id import JobKind
 from include.delta.delta_log import DeltaLog
+from include.engine import commit
 from include.engine.jobs import replay
-from include.engine.tables import commit
 from include.errors import FlowFailed, UsageError
 from include.rules import Expect, unique
 from include.settings import settings

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from include.delta.delta_log import DeltaLog
-from include.engine.batch.transform import apply_transform
+from include.engine.rows.transform import apply_transform
 from include.errors import FlowBroken
 from include.kafka import schema_registry
 from include.settings import settings

@@ -16,11 +16,11 @@ from include.control import commands
 from include.control.commands import Action, Command
 from include.control.supervision import supervision
 from include.delta.delta_log import DeltaLog
-from include.engine.batch.transform import apply_transform
 from include.engine.check import check
 from include.engine.checkpoints import definition
 from include.engine.preview import preview
 from include.engine.preview.preview import PreviewRequest
+from include.engine.rows.transform import apply_transform
 from include.errors import FlowBroken
 from include.examples.views import _long, _optional, _text
 from include.kafka import schema_registry

@@ -8,9 +8,9 @@ import pytest
 
 from include.catalog import Catalog
 from include.delta.delta_log import DeltaLog
-from include.engine.batch import lookup
 from include.engine.fast_path import dimensions
 from include.engine.jobs import replay
+from include.engine.rows import lookup
 from include.errors import Unreachable, UsageError
 from include.flows.batches import BatchHistory
 from include.ledger import verify

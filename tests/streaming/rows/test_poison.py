@@ -9,7 +9,8 @@ import pytest
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
-from include.engine.batch import poison, storable
+from include.engine.batch import poison
+from include.engine.rows import storable
 from include.errors import FlowBroken
 from include.ledger import verify
 from include.project.sources import inline_steps

@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 
 from include.catalog import Catalog
-from include.engine.batch.transform import apply
+from include.engine.rows.transform import apply
 from include.project.sources import inline_steps
 from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert

@@ -8,7 +8,7 @@ import sys
 from include import catalog
 from include.catalog import Catalog
 from include.engine import session
-from include.engine.batch import read
+from include.engine.rows import read
 from include.engine.stream import driver
 from include.errors import report
 from include.settings import settings

@@ -11,11 +11,13 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from include.engine.batch import batch, prepare
+from include.engine import commit
+from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
-from include.engine.tables import commit, create_table
-from include.engine.tables.commit import txn_app_id
+from include.engine.commit import txn_app_id
+from include.engine.rows import prepare
+from include.engine.tables import create_table
 from include.settings import settings
 from include.spec import Append, Delta, Expect, Table
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.engine.batch.deduplicate import MOST_SPANS, condition, spans, within_reach
+from include.engine.rows.deduplicate import MOST_SPANS, condition, spans, within_reach
 
 WIDTHS = st.sampled_from([60, 3_600, 86_400])
 NUMBERS = st.lists(st.integers(-1_000_000, 1_000_000), max_size=200)

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.engine.batch import watermark
-from include.engine.batch.watermark import EventTimes, micros
+from include.engine.rows import watermark
+from include.engine.rows.watermark import EventTimes, micros
 from include.spec import Append, Delta, Table, Watermark
 
 DECLARED = Watermark("time", minutes=30)

@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from include.engine import struct_type
-from include.engine.batch import parse_avro
-from include.engine.files import batch_of_files, file_headers
+from include.engine.batch import batch_of_files
+from include.engine.files import file_headers
+from include.engine.rows import parse_avro
 from include.engine.tables import create_table
 from include.project.avro import AvroType, RefersToItself
 from include.spec import Avro

@@ -10,8 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.engine import struct_type
-from include.engine.batch import parse, parse_debezium
-from include.engine.files import batch_of_files, file_headers
+from include.engine.batch import batch_of_files
+from include.engine.files import file_headers
+from include.engine.rows import parse, parse_debezium
 from include.engine.tables import create_table
 from include.engine.values import json_document
 from include.engine.values.cast import cast

@@ -5,7 +5,8 @@ import re
 
 from pyspark.sql import SparkSession
 
-from include.engine.files import batch_of_files, file_headers
+from include.engine.batch import batch_of_files
+from include.engine.files import file_headers
 from include.engine.tables import create_table
 from tests.conftest import ROOT
 from tests.support.landing import Landing

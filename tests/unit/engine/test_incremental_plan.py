@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from include.delta.commit_history import RecomputeNeeded
-from include.engine.batch.transform import apply_join
 from include.engine.jobs.incremental_plan import ViewPlan
+from include.engine.rows.transform import apply_join
 
 SCHEMA = "k INT, v INT, amount DECIMAL(38,10), ratio DOUBLE, word STRING"
 TABLES = ("sales", "shops", "returns")

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from include.engine.batch import merge_changes
-from include.engine.batch.merge_changes import (
+from include.engine.rows import merge_changes
+from include.engine.rows.merge_changes import (
     DELETED,
     IS_CURRENT,
     RETAINED,

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from include.engine import struct_type
-from include.engine.batch import parse_debezium
-from include.engine.batch.debezium_values import FORM_UNKNOWN
-from include.engine.batch.parse_debezium import NO_ROW, UNSENT
+from include.engine.rows import parse_debezium
+from include.engine.rows.debezium_values import FORM_UNKNOWN
+from include.engine.rows.parse_debezium import NO_ROW, UNSENT
 from include.spec import Debezium
 
 ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>>"

@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 
 from include import catalog
 from include.delta.delta_log import DeltaLog
-from include.engine.batch.quality import RowCounts
-from include.engine.tables import commit, create_table
+from include.engine import commit
+from include.engine.rows.quality import RowCounts
+from include.engine.tables import create_table
 from include.errors import FlowBroken, Unreachable
 from include.ledger import row_outcomes
 from include.rules import Expect, not_null, one_of, references, unique

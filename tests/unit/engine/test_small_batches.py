@@ -14,16 +14,16 @@ import pytest
 from deltalake import write_deltalake
 from pyarrow import parquet
 
-from include.engine.batch import quality
-from include.engine.batch.merge_changes import DELETED, TRUNCATES, KeyOutcomes
-from include.engine.batch.quality import RowCounts
+from include.engine.commit import CommitMetadata
 from include.engine.fast_path import aggregate, append, collect, data_file, known_keys, merge, replaced_files, writer
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.known_keys import KnownKeys, is_comparable
 from include.engine.fast_path.replaced_files import Replacement, StoredFile
 from include.engine.fast_path.transaction import Layout, Refusal
 from include.engine.fast_path.writer import is_committed
-from include.engine.tables.commit import CommitMetadata
+from include.engine.rows import quality
+from include.engine.rows.merge_changes import DELETED, TRUNCATES, KeyOutcomes
+from include.engine.rows.quality import RowCounts
 from include.errors import FlowBroken
 from include.rules import FAILED, Expect
 from include.settings import settings

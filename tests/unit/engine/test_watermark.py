@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from include.delta.delta_log import DeltaLog
-from include.engine.batch import watermark
-from include.engine.batch.merge_changes import DELETED, TRUNCATES
-from include.engine.batch.watermark import EventTimes
-from include.engine.tables import commit
+from include.engine import commit
+from include.engine.rows import watermark
+from include.engine.rows.merge_changes import DELETED, TRUNCATES
+from include.engine.rows.watermark import EventTimes
 from include.ledger.row_outcomes import Batch
 from include.rules import Expect
 from include.settings import settings

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from include.engine import struct_type
-from include.engine.check.analysis_errors import sentence
+from include.engine.analysis_errors import sentence
 from include.engine.session import jvm_of
 from include.project.columns import INVALID_NAME_CHARACTERS
 from include.project.declaration import declaration_error

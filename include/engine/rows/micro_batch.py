@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 
 from include.checkpoints import offset_ranges
-from include.engine.batch import watermark
-from include.engine.batch.watermark import EventTimes
 from include.engine.checkpoints.checkpoint import Checkpoint
-from include.engine.tables.commit import CommitMetadata
+from include.engine.commit import CommitMetadata
+from include.engine.rows import watermark
+from include.engine.rows.watermark import EventTimes
 from include.rules import Expect, Rule
 from include.spec import Table
 

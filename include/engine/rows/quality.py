@@ -10,9 +10,9 @@ from operator import and_, or_
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from include.engine.batch import read, storable
-from include.engine.batch.merge_changes import DELETED, TRUNCATES, is_exempt
-from include.engine.tables.commit import CommitMetadata, read_table
+from include.engine.commit import CommitMetadata, read_table
+from include.engine.rows import read, storable
+from include.engine.rows.merge_changes import DELETED, TRUNCATES, is_exempt
 from include.errors import FlowBroken, Unreachable
 from include.rules import ACTIONS, FAILED, Expect, References, Rule, Unique
 from include.spec import CHANGE_RULE, SEQUENCE_RULE, Table

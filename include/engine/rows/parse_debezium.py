@@ -10,9 +10,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from include.engine.batch import debezium_values
-from include.engine.batch.debezium_values import FIELD, UNITS, Placeholder
-from include.engine.batch.parse import cast_error, error, error_list, quoted
+from include.engine.rows import debezium_values
+from include.engine.rows.debezium_values import FIELD, UNITS, Placeholder
+from include.engine.rows.parse import cast_error, error, error_list, quoted
 from include.engine.values import json_document
 from include.spec import Debezium
 

@@ -13,11 +13,11 @@ from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType
 
 from include.engine import struct_type
-from include.engine.batch import deduplicate, lookup, merge_changes, parse, parse_avro, parse_debezium, storable
-from include.engine.batch.merge_changes import DELETED, TRUNCATES, flags
+from include.engine.commit import read_table
 from include.engine.python import limits
+from include.engine.rows import deduplicate, lookup, merge_changes, parse, parse_avro, parse_debezium, storable
+from include.engine.rows.merge_changes import DELETED, TRUNCATES, flags
 from include.engine.session import jvm_of
-from include.engine.tables.commit import read_table
 from include.spec import Avro, Bucket, Debezium, Parse, Table, Transform, Upsert, ddl
 
 SOURCE = "source"

@@ -74,7 +74,7 @@ class CommitMetadata:
     """The metadata of every commit of a batch, as JSON in Delta's `userMetadata`.
 
     source: the topics or table. source_from and source_to: the batch's offsets, as in the checkpoint. rows: the batch's
-    `include.engine.batch.quality.RowCounts`, if its rows were checked. newest: for a table with a watermark, the
+    `include.engine.rows.quality.RowCounts`, if its rows were checked. newest: for a table with a watermark, the
     column's greatest time up to this batch, in microseconds since 1970. fast_path: whether the fast path wrote it.
     lookups: the version of each table that its lookups have read. skipped: by whom and why the batch was left out.
     no_partner: by label of a lookup, how many rows that the batch has read have no partner in its table.
@@ -111,8 +111,8 @@ class CommitMetadata:
         return replace(self, newest={watermark.of: newest}) if watermark else self
 
     def counting(self, rows: Any, changes: Any = None) -> "CommitMetadata":
-        """Returns it with the batch's `include.engine.batch.quality.RowCounts`, and for changes of keys with their
-        `include.engine.batch.merge_changes.KeyOutcomes`.
+        """Returns it with the batch's `include.engine.rows.quality.RowCounts`, and for changes of keys with their
+        `include.engine.rows.merge_changes.KeyOutcomes`.
         """
         return replace(self, rows=asdict(rows) | ({"changes": asdict(changes)} if changes else {}))
 

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.delta import stored_table
-from include.engine.batch.merge_changes import IS_CURRENT, VALID_FROM, VALID_TO
-from include.engine.tables.commit import read_table
+from include.engine.commit import read_table
+from include.engine.rows.merge_changes import IS_CURRENT, VALID_FROM, VALID_TO
 from include.errors import Unreachable
 from include.settings import settings
 from include.spec import Lookup, Table

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, DoubleType, FloatType, TimestampType
 
 from include.engine import struct_type
-from include.engine.tables.commit import read_table
+from include.engine.commit import read_table
 from include.spec import Append, Table, Watermark, WriteMode
 
 MOST_SPANS = 50

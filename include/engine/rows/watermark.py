@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.checkpoints import checkpoint_files
-from include.engine.batch import merge_changes, quality, read, storable
+from include.engine.rows import merge_changes, quality, read, storable
 from include.flows import resume_position
 from include.lake.paths import LakePath
 from include.rules import Rule

@@ -13,10 +13,10 @@ from include.catalog import Catalog
 from include.checkpoints import landing_folder
 from include.checkpoints.offset_ranges import OffsetRange
 from include.delta import stored_table, versions
-from include.engine.batch import writer_schemas
-from include.engine.check.checked_schema import parsed
+from include.engine.checked_schema import parsed
+from include.engine.commit import read_table
+from include.engine.rows import writer_schemas
 from include.engine.session import require_connector
-from include.engine.tables.commit import read_table
 from include.errors import Unreachable
 from include.kafka import cluster
 from include.settings import settings
@@ -144,7 +144,7 @@ def _with_ids(rows: DataFrame, source: Kafka) -> DataFrame:
 
 @_stream_of.register
 def _files(source: Files, spark: SparkSession, flow: str, is_new: bool) -> DataFrame:
-    """Returns a stream that finds new files; `include.engine.files.batch_of_files` reads their contents."""
+    """Returns a stream that finds new files; `include.engine.batch.batch_of_files` reads their contents."""
     folder = settings().folder(source.path)
     if "://" in folder:
         require_connector(spark, folder)

@@ -20,8 +20,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from include.engine.batch import writer_schemas
-from include.engine.batch.parse import cast_error, error, error_list
+from include.engine.rows import writer_schemas
+from include.engine.rows.parse import cast_error, error, error_list
 from include.engine.values.cast import cast, within_years
 from include.project.avro import AvroType
 from include.spec import Avro, Table

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.engine.batch import quality, storable, transform
-from include.engine.batch.transform import AnalysedPlan
 from include.engine.files.formats.columns import FILE_COLUMNS
+from include.engine.rows import quality, storable, transform
+from include.engine.rows.transform import AnalysedPlan
 from include.rules import Expect, Rule
 from include.spec import CHANGE_SCHEMA, Bucket, Table, ddl
 
