@@ -35,6 +35,7 @@ from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.engine.tables import create_table
 from include.errors import report
+from include.lake import locations
 from include.project.ranges import Slice
 from include.settings import settings
 from include.spec import Append, Delta, Replace, Table
@@ -63,7 +64,7 @@ TOTALS = replace(
 def fill(table: Table, rows: DataFrame, checkpoint: Path) -> None:
     """Fill the table as its flow does: a batch with all source rows, in a new session, which the flow configures."""
     create_table.create(rows.sparkSession, table)
-    rows = rows.sparkSession.newSession().read.format("delta").load(str(settings().table_path("bronze.events")))
+    rows = rows.sparkSession.newSession().read.format("delta").load(str(locations.table_path("bronze.events")))
     state = Checkpoint(checkpoint, 1, committed=-1, written=-1, last_commit=None, source={"table": "bronze.events"})
     batch.write(rows, 0, FlowContext(table, state, epoch=1))
 
@@ -74,7 +75,7 @@ def ours(worker: Worker, table: Table) -> None:
 
 
 def plain(spark: SparkSession, table: Table) -> None:
-    rows = spark.read.format("delta").load(str(settings().table_path("bronze.events")))
+    rows = spark.read.format("delta").load(str(locations.table_path("bronze.events")))
     inside, others = RANGE.condition("time"), RANGE.others("time")
     rows = transform.apply_transform(rows, table).filter(inside)
     if table.expect:
@@ -89,7 +90,7 @@ def plain(spark: SparkSession, table: Table) -> None:
 
 
 def replace_range(rows: DataFrame, name: str, inside: str) -> None:
-    path = str(settings().table_path(name))
+    path = str(locations.table_path(name))
     rows.write.format("delta").mode("overwrite").option("replaceWhere", inside).save(path)
 
 
@@ -125,7 +126,7 @@ def compare_refreshes(worker: Worker, count: int, rounds: int) -> None:
             "timestamp_seconds(id) AS at",
             "sha2(CAST(id AS STRING), 256) AS payload",
         )
-        visits.write.format("delta").mode("append").save(str(settings().table_path(VISITS)))
+        visits.write.format("delta").mode("append").save(str(locations.table_path(VISITS)))
 
     append(0, count)
     spent: dict[tuple[str, bool], list[float]] = {

@@ -28,6 +28,7 @@ from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path import path
 from include.engine.tables import create_table
 from include.errors import report
+from include.lake import locations
 from include.settings import settings
 from include.spec import Delta, Table, Upsert
 
@@ -99,7 +100,7 @@ def large_batch(spark: SparkSession, count: int, rounds: int) -> None:
 
 
 def path_of(name: str) -> str:
-    return str(settings().table_path(name))
+    return str(locations.table_path(name))
 
 
 def flow_context(spark: SparkSession, table: Table) -> FlowContext:
@@ -122,14 +123,14 @@ def plan(context: FlowContext, number: int) -> None:
 def small_batches(spark: SparkSession, few: int, many: int, batches: int) -> None:
     """Measure batches of a running flow after few merges, and after many."""
     table = replace(customers("small"), interval_seconds=0.05)
-    write_deltalake(settings().table_path(SMALL_SOURCE), small_changes(0))
+    write_deltalake(locations.table_path(SMALL_SOURCE), small_changes(0))
     host = running_host(spark, [table])
     newest = wait_for_batch(table, -1)
 
     def merge_until(count: int) -> None:
         nonlocal newest
         while newest < count:
-            write_deltalake(settings().table_path(SMALL_SOURCE), small_changes(newest + 1), mode="append")
+            write_deltalake(locations.table_path(SMALL_SOURCE), small_changes(newest + 1), mode="append")
             newest = wait_for_batch(table, newest)
 
     figures = {}
@@ -158,7 +159,7 @@ def beside_deletes(spark: SparkSession, retained: int, batches: int) -> None:
         )
         deletes = deletes.orderBy(F.hash("customer")).coalesce(1)
         deletes.write.format("delta").mode("append").save(path_of(table.retained))
-        context, source = flow_context(spark, table), str(settings().table_path(f"bronze.deletes_{count}"))
+        context, source = flow_context(spark, table), str(locations.table_path(f"bronze.deletes_{count}"))
 
         def write(number: int, context: FlowContext = context, source: str = source) -> None:
             write_deltalake(source, small_changes(number), mode="append")

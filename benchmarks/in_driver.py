@@ -38,6 +38,7 @@ from include.engine.jobs.job_runner import JobRunner
 from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.errors import SluiceError, report
+from include.lake import locations
 from include.settings import ROOT, settings
 
 NAME = "main"
@@ -48,7 +49,7 @@ def feed(stopped: threading.Event) -> None:
     """Append numbers from 0 to 599 repeatedly."""
     for number in itertools.count(0, 200):
         rows = pa.table({"number": pa.array([(number + n) % 600 for n in range(200)], pa.int64())})
-        write_deltalake(str(settings().table_path(SOURCE)), rows, mode="append")
+        write_deltalake(str(locations.table_path(SOURCE)), rows, mode="append")
         if stopped.wait(2):
             return
 
@@ -73,7 +74,7 @@ def run_driver(spark: SparkSession, engine: Engine) -> threading.Thread:
 def streams_go() -> bool:
     # The table may not exist yet.
     with suppress(SluiceError):
-        return DeltaLog(settings().table_path(BELOW.name)).newest >= 5
+        return DeltaLog(locations.table_path(BELOW.name)).newest >= 5
     return False
 
 
@@ -101,7 +102,7 @@ def by_spark_submit(engine: Engine) -> float:
 def committed_at(engine: Engine) -> float:
     """The commit time of the newest backfill of the table, in seconds since 1970."""
     backfill = store.newest(engine, Backfill, MADE_AGAIN.name, 1)[0]
-    path = settings().table_path(MADE_AGAIN.name)
+    path = locations.table_path(MADE_AGAIN.name)
     assert DeltaLog(path).commit(backfill.version or 0).metadata["backfill"]["key"] == backfill.key
     return (path / "_delta_log" / f"{backfill.version:020}.json").stat().st_mtime
 

@@ -20,6 +20,7 @@ from benchmarks.support.measure import OURS, Row, Spent, cpu_figure, record, run
 from benchmarks.support.session import cpu_seconds, session
 from include.catalog import Catalog
 from include.errors import report
+from include.lake import locations
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Lookup, Table, Upsert
 
@@ -173,7 +174,7 @@ def measure_batches(
 
 
 def path_of(name: str) -> str:
-    return str(settings().table_path(name))
+    return str(locations.table_path(name))
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from include.errors import report
 from include.examples.events import events
 from include.examples.producer import TOPIC
 from include.kafka import broker, cluster
+from include.lake import locations
 from include.local.processes import Platform
 from include.settings import settings
 
@@ -63,7 +64,7 @@ def batches(commits: Iterable[Commit], since: float) -> list[Commit]:
 
 
 def of_flow(table: str, since: float) -> list[Commit]:
-    return batches(DeltaLog(settings().table_path(table)).commits(), since)
+    return batches(DeltaLog(locations.table_path(table)).commits(), since)
 
 
 def latencies_seconds(begin: datetime, end: datetime) -> list[float]:
@@ -95,7 +96,7 @@ def _first_reaching(positions: list[tuple[int, Any]], version: int) -> Any:
 def record_times(since: datetime) -> dict[tuple[str, int], float]:
     """The timestamp of each record by partition and offset, in seconds since 1970."""
     columns = ["partition", "offset", "timestamp"]
-    table = DeltaTable(str(settings().table_path(TABLES[0])))
+    table = DeltaTable(str(locations.table_path(TABLES[0])))
     stored = table.to_pyarrow_table(columns=columns, filters=[("timestamp", ">=", since)])
     return {(str(row["partition"]), row["offset"]): row["timestamp"].timestamp() for row in stored.to_pylist()}
 

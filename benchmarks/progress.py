@@ -25,6 +25,7 @@ from include.control.store import database
 from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.errors import report
+from include.lake import locations
 from include.monitoring import query_progress
 from include.settings import settings
 from include.spec import Delta, Table
@@ -41,7 +42,7 @@ POLL_SECONDS = 0.02
 
 
 def fill(batches: int) -> None:
-    path = str(settings().table_path("bronze.events"))
+    path = str(locations.table_path("bronze.events"))
     for seed in range(batches):
         write_deltalake(path, rows(ROWS_A_BATCH, seed), mode="append")
 

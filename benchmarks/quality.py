@@ -22,6 +22,7 @@ from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.rows import transform
 from include.engine.tables import create_table
 from include.errors import report
+from include.lake import locations
 from include.rules import Expect, not_null, one_of
 from include.settings import settings
 from include.spec import Append, Delta, Json, Table
@@ -52,7 +53,7 @@ FIVE = replace(
 
 def events(spark: SparkSession, rows: int) -> DataFrame:
     """Store clean rows in bronze. Returns them, with columns `value BINARY` and `offset BIGINT`."""
-    path = str(settings().table_path("bronze.events"))
+    path = str(locations.table_path("bronze.events"))
     value = """to_json(named_struct('device', concat('tracker-', id % 1000), 'time', timestamp_millis(1772366400000 +
         id * 20), 'model', 'Stride', 'bpm', 60 + id % 90, 'kcal', cast(id % 100 / 1000 AS DECIMAL(9,3))))"""
     spark.range(rows).selectExpr(f"CAST({value} AS BINARY) AS value", "id AS offset").write.format("delta").save(path)

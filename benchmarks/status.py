@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from include.errors import report
+from include.lake import locations
 from include.settings import ROOT, settings
 from include.spec import Delta, Kafka, Table
 
@@ -53,7 +54,7 @@ def tables(flows: int) -> list[Table]:
 
 def store(flow: Table, commits: int = COMMITS, unread: int = UNREAD) -> None:
     """Write a table with a commit every two seconds until now, and a checkpoint that is behind."""
-    log = settings().table_path(flow.name) / "_delta_log"
+    log = locations.table_path(flow.name) / "_delta_log"
     log.mkdir(parents=True)
     for version in range(commits):
         at_ms = int((time.time() - 2 * (commits - version)) * 1000)
@@ -66,7 +67,7 @@ def store(flow: Table, commits: int = COMMITS, unread: int = UNREAD) -> None:
         actions += _FIRST_ACTIONS if version == 0 else []
         lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
         (log / f"{version:020}.json").write_text(lines)
-    checkpoint = settings().checkpoints(flow.flow) / "1"
+    checkpoint = locations.checkpoints(flow.flow) / "1"
     for name, text in (
         ("metadata", '{"id":"x"}'),
         ("offsets/7", f"v1\n{{}}\n{json.dumps(_offset(flow, commits - unread))}"),

@@ -35,6 +35,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine.stream.host import Host
 from include.engine.tables import maintain
 from include.errors import report
+from include.lake import locations
 from include.maintenance import plan
 from include.maintenance.plan import OPTIMIZE, Facts
 from include.settings import settings
@@ -75,7 +76,7 @@ def pauses(spark: SparkSession, count: int) -> None:
 
 
 def append(table: pa.Table) -> None:
-    write_deltalake(str(settings().table_path(SOURCE)), table, mode="append")
+    write_deltalake(str(locations.table_path(SOURCE)), table, mode="append")
 
 
 def feed(stopped: threading.Event) -> None:
@@ -117,7 +118,7 @@ def print_pauses(engine: object, host: Host, spans: list[tuple[float, float]]) -
 
 def compaction(spark: SparkSession, files: int, rows_each: int, rounds: int) -> None:
     """Measure CPU seconds per GB of three variants, in turn, over copies of a table."""
-    path = settings().table_path("bronze.scattered")
+    path = locations.table_path("bronze.scattered")
     for seed in range(files):
         write_deltalake(str(path), rows(rows_each + seed, seed), mode="append")
     gigabytes = sum(file.bytes for file in DeltaLog(path).state.live) / 1e9
@@ -125,7 +126,7 @@ def compaction(spark: SparkSession, files: int, rows_each: int, rounds: int) -> 
     copy_numbers = itertools.count()
 
     def once(name: str) -> Spent:
-        copy = settings().table_path(f"bronze.copy_{next(copy_numbers)}")
+        copy = locations.table_path(f"bronze.copy_{next(copy_numbers)}")
         shutil.copytree(path, copy)
         spent = measure.spend(cpu_seconds, lambda: variants[name](spark, copy))
         shutil.rmtree(copy)
@@ -162,7 +163,7 @@ def compact_by_plan(spark: SparkSession, path: Path, policy: Maintenance, waited
 
 
 def thousand_triggers(spark: SparkSession, triggers: int, every: int) -> None:
-    path, policy = settings().table_path("bronze.triggers"), Maintenance(target_file_mb=8)
+    path, policy = locations.table_path("bronze.triggers"), Maintenance(target_file_mb=8)
     rewritten = 0
     for number in range(triggers):
         write_deltalake(str(path), rows(1_000 + number % 300, number), mode="append")

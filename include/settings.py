@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from include.errors import UsageError
-from include.lake import paths
-from include.lake.paths import LakePath, ObjectPath
 
 # A user or a password in a URL. A secret key may contain slashes, and digits before a slash are a port.
 LOGIN = re.compile(r"://(?:[^/\s]*@|[^/:\s]+:(?!\d+/)[^@\s]*@)")
@@ -51,7 +49,8 @@ class Settings:
     """The places and ports of one installation.
 
     home: the directory of everything that Sluice writes, except the lake where that lies elsewhere.
-    lake: the directory or URL of tables, quarantines, records of the ledger and, unless it is `home/lake`, checkpoints.
+    lake: the absolute path or `s3a://bucket/key` of tables, quarantines, records of the ledger and, unless it is
+      `home/lake`, checkpoints. `include.lake.locations` has the paths in it.
     jars: JVM artifacts: `jars/spark` and, on demand, `jars/s3` for drivers, `jars/broker` for the embedded Kafka.
     landing: path or URL of the landing folder.
     kafka: bootstrap servers of the default Kafka cluster, `host:port[,host:port]`; empty if its file says them.
@@ -71,7 +70,7 @@ class Settings:
     """
 
     home: Path
-    lake: LakePath
+    lake: str
     jars: Path
     landing: str
     kafka: str
@@ -92,9 +91,14 @@ class Settings:
     kafka_files: Mapping[str, Path] = field(default_factory=dict)
 
     @property
-    def all_checkpoints(self) -> LakePath:
-        """The directory that holds a directory for each flow."""
-        return self.home / "checkpoints" if self.lake == self.home / LAKE else self.lake / CHECKPOINTS
+    def all_checkpoints(self) -> str:
+        """The absolute path or URL of the directory that holds a directory for each flow."""
+        is_at_home = self.lake == str(self.home / LAKE)
+        return str(self.home / "checkpoints") if is_at_home else f"{self.lake}/{CHECKPOINTS}"
+
+    @property
+    def has_s3_lake(self) -> bool:
+        return "://" in self.lake
 
     @property
     def spark_class_path(self) -> str:
@@ -125,27 +129,9 @@ class Settings:
         """The directory of the schemas that were read from registries."""
         return self.home / "schemas"
 
-    def table_path(self, table: str) -> LakePath:
-        """The path of the Delta table `<layer>.<name>`."""
-        layer, name = table.split(".")
-        return self.lake / layer / name
-
     def folder(self, path: str) -> str:
         """`path` below the landing folder; an absolute path or a URL stays as it is."""
         return _folder(path if path.startswith("/") or "://" in path else f"{self.landing}/{path}")
-
-    def is_stored(self, table: str) -> bool:
-        """Whether the Delta table `<layer>.<name>` exists."""
-        return (self.table_path(table) / "_delta_log").is_dir()
-
-    def checkpoints(self, flow: str) -> LakePath:
-        """The directory that holds one numbered checkpoint for each generation of a flow."""
-        return self.all_checkpoints / flow
-
-    def checkpoint_lock(self, flow: str) -> Path:
-        """The file that a flow's driver locks. A store has no locks, so there it excludes this machine's drivers."""
-        directory = self.checkpoints(flow)
-        return (self.home / "checkpoints" / flow if isinstance(directory, ObjectPath) else directory) / "lock"
 
 
 def from_environment(environment: dict[str, str]) -> Settings:
@@ -159,7 +145,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
     }
     return Settings(
         home=home,
-        lake=paths.parse(environment.get(paths.NAME) or str(home / LAKE)),
+        lake=_lake(environment.get("SLUICE_LAKE") or str(home / LAKE)),
         jars=Path(environment.get("SLUICE_JARS") or home / "jars").resolve(),
         landing=_folder(environment.get("SLUICE_LANDING") or str(home / "landing")),
         kafka=environment.get("SLUICE_KAFKA") or ("" if "" in kafka_files else "127.0.0.1:9092"),
@@ -194,6 +180,22 @@ def cluster_variable(name: str | None) -> str:
 
 def _folder(path: str) -> str:
     return path.rstrip("/") if "://" in path else str(Path(path).absolute())
+
+
+def _lake(value: str) -> str:
+    if "://" not in value:
+        return str(Path(value).resolve())
+    # Hadoop calls the scheme s3a, others call it s3.
+    scheme, bucket, path, query, fragment = urlsplit(value)
+    if scheme == "file" and not bucket and path.startswith("/"):
+        return str(Path(unquote(path)).resolve())
+    key = path.strip("/")
+    if scheme not in ("s3", "s3a") or not bucket or not key or query or fragment:
+        raise UsageError(
+            f"SLUICE_LAKE is {value!r}, which is no place for tables: set it to a path, to file:///PATH or to "
+            f"s3a://BUCKET/PREFIX"
+        )
+    return f"s3a://{bucket}/{key}"
 
 
 def _file(environment: dict[str, str], name: str) -> Path | None:

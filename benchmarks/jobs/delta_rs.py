@@ -8,7 +8,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from benchmarks.jobs.sluice import TABLES, parser
 from include.kafka import cluster
-from include.settings import settings
+from include.lake import locations
 
 ROWS_PER_COMMIT = 100_000
 APPLICATION = "loop"
@@ -50,7 +50,7 @@ def main() -> None:
     start_offsets = [TopicPartition(arguments.topic, number, OFFSET_BEGINNING) for number in partitions]
     unread = sum(consumer.get_watermark_offsets(partition)[1] for partition in start_offsets)
     consumer.assign(start_offsets)
-    path, batch = str(settings().table_path(TABLES["bronze"].name)), 0
+    path, batch = str(locations.table_path(TABLES["bronze"].name)), 0
     messages: list[Any] = []
     while unread:
         new_messages = consumer.consume(10_000, timeout=1)

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from benchmarks.jobs.sluice import TABLES, parser
 from include.kafka import cluster
+from include.lake import locations
 from include.settings import settings
 
 SCHEMA = "device_id STRING, time TIMESTAMP, model STRING, heart_bpm INT, kcal DECIMAL(9,3)"
@@ -34,7 +35,7 @@ def open_session() -> SparkSession:
 
 
 def path_of(layer: str) -> str:
-    return str(settings().table_path(TABLES[layer].name))
+    return str(locations.table_path(TABLES[layer].name))
 
 
 def create_table(spark: SparkSession, layer: str, schema: str) -> DeltaTable:
@@ -92,7 +93,7 @@ def main() -> None:
     (layer,) = arguments.layers
     spark = open_session()
     writer = {"bronze": bronze, "silver": silver, "gold": gold}[layer](spark, arguments)
-    checkpoint = Path(settings().checkpoints(TABLES[layer].flow)) / "1"
+    checkpoint = Path(locations.checkpoints(TABLES[layer].flow)) / "1"
     writer = writer.option("checkpointLocation", str(checkpoint))
     if arguments.once:
         writer = writer.trigger(availableNow=True)

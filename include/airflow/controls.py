@@ -16,6 +16,7 @@ from include.control.skips import BatchToSkip
 from include.control.store import audit, database
 from include.errors import LeaseHeld, SluiceError, UsageError
 from include.flows import resume_position
+from include.lake import locations
 from include.recovery import giving_up, reset
 from include.recovery.giving_up import Leftovers
 from include.settings import settings
@@ -90,7 +91,7 @@ def _remains(request: Command) -> Leftovers:
 
 def generation(flow: str) -> int:
     """The newest generation of the flow's checkpoint; 0 before the first one."""
-    return checkpoint_files.newest_generation(settings().checkpoints(flow)) or 0
+    return checkpoint_files.newest_generation(locations.checkpoints(flow)) or 0
 
 
 def describe_effect(request: Command) -> str:
@@ -125,7 +126,7 @@ def describe_effect(request: Command) -> str:
 
 def _holds_rows_of(flow: str) -> bool:
     table = catalog.load().flow(flow)
-    return settings().is_stored(table.name) and resume_position.last_commit_metadata(table) is not None
+    return locations.is_stored(table.name) and resume_position.last_commit_metadata(table) is not None
 
 
 def _skip(flow: str, request: Command) -> str:

@@ -18,6 +18,7 @@ from include.control.jobs.rewinds import Rewind
 from include.control.store import audit, database
 from include.errors import DeclarationError, SluiceError, UsageError
 from include.flows import refreshes
+from include.lake import locations
 from include.monitoring import first_load
 from include.project import ranges
 from include.project.ranges import Slice
@@ -57,7 +58,7 @@ def _preview(name: str, form: dict[str, Any], range_of: Callable[[Table], Slice]
     try:
         table = tables.current_definition(name)
         range_ = range_of(table)
-        if not settings().is_stored(name):
+        if not locations.is_stored(name):
             raise UsageError(f"{name} is not stored yet: start its flow; there is nothing to backfill")
         lines = list(preview(table, tables, range_, alone))
     except (UsageError, DeclarationError) as error:

@@ -19,6 +19,7 @@ from include.control.store import database, job_id
 from include.control.store.schema import runs
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import UsageError
+from include.lake import locations
 from include.maintenance import table_state
 from include.maintenance.table_state import TableSurvey
 from include.settings import settings
@@ -101,7 +102,7 @@ def _find_failure(engine: Engine, table: Table, window: Window) -> str | None:
         return None
     if not table.merges_in_windows and (failure := _find_change(table, window.before, window.after)):
         return failure
-    log = DeltaLog(settings().table_path(table.name))
+    log = DeltaLog(locations.table_path(table.name))
     inside = [
         log.commit(version) for version in log.versions if window.before.version < version <= window.after.version
     ]

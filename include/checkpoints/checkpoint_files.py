@@ -9,9 +9,8 @@ from typing import Any
 
 from include.checkpoints import landing_folder
 from include.errors import FlowBroken
-from include.lake import directories
+from include.lake import directories, locations
 from include.lake.paths import LakePath, names
-from include.settings import settings
 
 
 def newest_generation(checkpoints: LakePath) -> int | None:
@@ -237,7 +236,7 @@ class Position:
 
 def position_of(flow: str) -> Position | None:
     """Returns a flow's position; None before its first start. Raises FlowBroken where its checkpoint is damaged."""
-    checkpoints = settings().checkpoints(flow)
+    checkpoints = locations.checkpoints(flow)
     generation = newest_generation(checkpoints)
     if generation is None:
         return None

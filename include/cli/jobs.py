@@ -23,6 +23,7 @@ from include.control.store import database
 from include.control.store.job_id import JobKind
 from include.delta.delta_log import DeltaLog
 from include.errors import UsageError
+from include.lake import locations
 from include.maintenance import table_state
 from include.monitoring.stale_rows import stale_words
 from include.recovery import reset, rewind_plan
@@ -245,7 +246,7 @@ def hold(
     catalog.load().owner(table)
     if not 0 < hours < math.inf:
         raise UsageError(f"--hours is {hours:g}: set it to a number above 0")
-    log = DeltaLog(settings().table_path(table))
+    log = DeltaLog(locations.table_path(table))
     if version not in log.versions:
         raise UsageError(
             f"--version is {version}, and the log of {table} holds {log.versions[0]} to {log.newest}: name one of these"

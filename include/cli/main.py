@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from include.errors import SluiceError, UsageError
-from include.lake import outages
+from include.lake import locations
 from include.project.declaration import suggest
 
 # By panel of the help and by name: the function of the command, and what it is for, in a few words. Only the module of
@@ -73,7 +73,7 @@ def main(program: str = "sluice") -> None:
         raise
     except Exception as error:
         # Each library has its own words for a store that is away.
-        if outage := outages.of_lake():
+        if outage := locations.outage():
             raise outage from error
         raise
 

@@ -17,6 +17,7 @@ from include.control import accepted_differences
 from include.control.store import database
 from include.errors import LedgerMismatch, UsageError
 from include.flows.batches import BatchRecord, OtherCommit
+from include.lake import locations
 from include.ledger import explain, row_outcomes
 from include.ledger.explain import Origin, TraceStep
 from include.ledger.inspection import Inspection, inspect, utc_time
@@ -58,7 +59,7 @@ def outcome_line(batch: Batch) -> str:
 def show_quarantine(table: TableName, limit: Limit = 20, as_json: Json = False) -> None:
     """Show the newest N rows of a table's quarantine, and why they are there."""
     owner = catalog.load().owner(table)
-    newest = sample(owner, limit) if settings().is_stored(owner.quarantine) else Sample([], 0, 0, {})
+    newest = sample(owner, limit) if locations.is_stored(owner.quarantine) else Sample([], 0, 0, {})
     document = {"table": owner.name, "quarantine": owner.quarantine, **asdict(newest)}
     nothing = f"{owner.quarantine} holds no rows" if owner.has_quarantine else f"no rule of {owner.name} quarantines"
     is_empty = not newest.rows and newest.total in (0, None)
@@ -256,7 +257,7 @@ def show_verification(
     """Compare what was consumed with what was written. A difference ends it with exit code 10."""
     tables = catalog.load()
     named = [tables.table(name) for name in table or ()]
-    chosen = named or [stored for stored in tables.tables.values() if settings().is_stored(stored.name)]
+    chosen = named or [stored for stored in tables.tables.values() if locations.is_stored(stored.name)]
     if accept:
         _accept(named, accept, reason)
     results: list[Verification] = []

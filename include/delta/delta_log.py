@@ -18,9 +18,8 @@ import pyarrow.parquet as parquet
 
 from include.checkpoints import checkpoint_files
 from include.errors import FlowBroken, Unreachable
-from include.lake import clients
+from include.lake import clients, locations
 from include.lake.paths import LakePath, names
-from include.settings import settings
 from include.spec import table_of
 
 # The key of metadata that was found out so.
@@ -35,7 +34,7 @@ def found(table: LakePath, actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
     for action in actions:
         transaction = action.get("txn") or {}
         flow, _, generation = str(transaction.get("appId")).rpartition("/")
-        if not generation.isdecimal() or settings().table_path(table_of(flow)) != table:
+        if not generation.isdecimal() or locations.table_path(table_of(flow)) != table:
             continue
         with suppress(FlowBroken, KeyError, ValueError):
             return _metadata(flow, int(generation), int(transaction["version"]))
@@ -44,7 +43,7 @@ def found(table: LakePath, actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def _metadata(flow: str, generation: int, batch: int) -> dict[str, Any]:
     """Raises FlowBroken where the checkpoint no longer has the offsets of the batch."""
-    checkpoint = settings().checkpoints(flow) / str(generation)
+    checkpoint = locations.checkpoints(flow) / str(generation)
     begin = checkpoint_files.planned_batch(checkpoint, batch - 1).end if batch else None
     return {
         "flow": flow,

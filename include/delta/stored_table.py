@@ -7,8 +7,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyarrow import fs
 
-from include.lake import clients, outages
-from include.settings import settings
+from include.lake import clients, locations, outages
 
 
 def open_table(name: str, version: int | None = None) -> DeltaTable:
@@ -16,9 +15,9 @@ def open_table(name: str, version: int | None = None) -> DeltaTable:
 
     Raises Unreachable where the store of the lake does not answer.
     """
-    path = settings().table_path(name)
+    path = locations.table_path(name)
     if not isinstance(path, Path):
-        outages.raise_known(path)
+        outages.raise_known(str(path))
     uri, options = clients.delta_rs(path)
     try:
         return DeltaTable(uri, version=version, storage_options=options)
@@ -49,4 +48,4 @@ def dataset(name: str, opened: DeltaTable | None = None, files: str | None = Non
 
 def file_system(name: str) -> fs.FileSystem:
     """Returns the file system of a stored table; paths are relative to the table."""
-    return clients.file_system(settings().table_path(name))
+    return clients.file_system(locations.table_path(name))

@@ -5,9 +5,8 @@ from datetime import UTC, datetime
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken, Unreachable
-from include.lake import directories
+from include.lake import directories, locations
 from include.project.sources import CHANGE_FEED_PROPERTY, parse_time
-from include.settings import settings
 from include.spec import Delta
 
 
@@ -27,7 +26,7 @@ def first_version(flow: str, source: Delta) -> int | None:
     """
     if source.since_version is None and source.since is None:
         return None
-    log = DeltaLog(settings().table_path(source.table))
+    log = DeltaLog(locations.table_path(source.table))
     oldest, first = log.versions[0], source.since_version
     if first is not None and first > log.newest:
         raise Unreachable(
@@ -74,7 +73,7 @@ def version_of(view: str, source: Delta, log: DeltaLog | None = None) -> int:
     log: of the table. Raises VersionToCome, FlowBroken for a version that the log does not reach any more, and
     Unreachable.
     """
-    log = log or DeltaLog(settings().table_path(source.table))
+    log = log or DeltaLog(locations.table_path(source.table))
     reads, oldest = f"{view} reads {source.table}", log.versions[0]
     if source.timestamp_as_of is None:
         version = source.version_as_of
@@ -104,7 +103,7 @@ def version_of(view: str, source: Delta, log: DeltaLog | None = None) -> int:
 
 def require_files(view: str, source: Delta, version: int) -> None:
     """Raises FlowBroken if data files of this version are gone."""
-    log = DeltaLog(settings().table_path(source.table))
+    log = DeltaLog(locations.table_path(source.table))
     files = log.state_at(version).live
     if missing := len(directories.missing(log.table, [file.path for file in files])):
         raise FlowBroken(

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from include import logs
 from include.delta import stored_table
 from include.errors import FlowBroken
-from include.settings import settings
+from include.lake import locations
 from include.spec import Table, Watermark, table_of
 
 
@@ -28,7 +28,7 @@ def read_table(spark: SparkSession, name: str, version: int | None = None) -> Da
     reader = spark.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", version)
-    return reader.load(str(settings().table_path(name)))
+    return reader.load(str(locations.table_path(name)))
 
 
 def read_as_of(spark: SparkSession, name: str, version: int) -> DataFrame:
@@ -46,7 +46,7 @@ def require_own(table: Table) -> None:
     """Raises FlowBroken for a stored table with rows that Sluice has not created, and that nobody has handed over."""
     stored = stored_table.open_table(table.name)
     if {OWN, ADOPTED}.isdisjoint(stored.metadata().configuration) and (rows := stored.count()):
-        path = settings().table_path(table.name)
+        path = locations.table_path(table.name)
         raise FlowBroken(
             f"{table.name}: its place {path} holds a table of {rows:,} rows that Sluice did not create: move it away, "
             f"or hand it over (ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{ADOPTED}' = 'true')) and restart",
@@ -156,7 +156,7 @@ def is_written(metadata: CommitMetadata) -> bool:
 
 
 def append(rows: DataFrame, table: Table) -> None:
-    rows.write.format("delta").mode("append").save(str(settings().table_path(table.name)))
+    rows.write.format("delta").mode("append").save(str(locations.table_path(table.name)))
 
 
 def idempotent_write_conf(app_id: str, version: int) -> dict[str, str]:
@@ -196,7 +196,7 @@ def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, 
     values = [column for column in rows.columns if column not in keys]
     changed = " OR ".join(f"NOT (stored.`{column}` <=> new.`{column}`)" for column in values)
     merge = (
-        DeltaTable.forPath(spark, str(settings().table_path(table.name)))
+        DeltaTable.forPath(spark, str(locations.table_path(table.name)))
         .alias("stored")
         .merge(rows.alias("new"), f"({pruning}) AND {same_key}")
         .whenMatchedUpdateAll(condition=changed or "false")

@@ -14,7 +14,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from include.errors import FlowBroken, FlowFailed, SluiceError, Unreachable
 from include.lake import outages
-from include.lake.paths import ObjectPath
 from include.settings import settings
 
 SDK = "software.amazon.awssdk."
@@ -69,8 +68,7 @@ def _path(chain: list[Any]) -> str:
     found = (PATH.search(str(cause.getMessage())) for cause in reversed(chain))
     if match := next(filter(None, found), None):
         return f"s3a://{match[1].rstrip('.')}"
-    lake = settings().lake
-    return str(lake) if isinstance(lake, ObjectPath) else "a folder on S3"
+    return settings().lake if settings().has_s3_lake else "a folder on S3"
 
 
 def _call(error: Any, method: str) -> Any:

@@ -15,7 +15,7 @@ from include.catalog import Catalog, table_packages
 from include.control.leases.process import create_temporary_folder
 from include.engine import sql_text
 from include.errors import UsageError
-from include.lake import object_store
+from include.lake import locations, paths
 from include.lake.paths import ObjectPath
 from include.settings import LAKE, settings
 
@@ -106,15 +106,15 @@ def open_session(name: str, catalog: Catalog, conf: Mapping[str, str] = MappingP
     for key, value in _s3().items():
         builder = builder.config(key, value)
     # Only the databases of the session's catalog lie there; each table has a location.
-    is_on_disk = isinstance(settings().lake, Path)
-    builder = builder.config("spark.sql.warehouse.dir", str(settings().lake if is_on_disk else settings().home / LAKE))
+    warehouse = settings().home / LAKE if settings().has_s3_lake else settings().lake
+    builder = builder.config("spark.sql.warehouse.dir", str(warehouse))
     # A directory of this process alone, so that what a killed process leaves can be deleted.
     builder = builder.config("spark.local.dir", str(create_temporary_folder()))
     spark = builder.getOrCreate()
     for name, limit in AVRO_LIMITS.items():
         # System properties of this JVM, which Avro reads when it first decodes a record.
         jvm_of(spark).java.lang.System.setProperty(name, str(limit))
-    require_connector(spark, str(settings().lake))
+    require_connector(spark, settings().lake)
     _without_sidecars(spark)
     for package in table_packages():
         # Python processes of executors cannot import a table file, or have imported an older one.
@@ -174,7 +174,7 @@ def late_commits_fail(spark: SparkSession) -> bool:
     That holds on S3, with the classes of `make s3`, if the store obeys `If-None-Match` also in a race. Raises
     Unreachable.
     """
-    lake = settings().lake
+    lake = locations.lake()
     if isinstance(lake, Path) or spark.conf.get(LOG_STORE, "") != S3_CLASSES[LOG_STORE]:
         return False
     is_on = spark._jsc.hadoopConfiguration().getBoolean("fs.s3a.create.conditional.enabled", True)
@@ -184,13 +184,13 @@ def late_commits_fail(spark: SparkSession) -> bool:
 @lru_cache
 def _refuses_to_replace(directory: ObjectPath) -> bool:
     """Asks the store once in this process."""
-    return object_store.has_one_winner(directory)
+    return paths.has_one_winner(directory)
 
 
 def register(spark: SparkSession, name: str) -> None:
     """Registers the stored table in Spark's catalog under its name; does nothing if it is not stored."""
-    path = settings().table_path(name)
-    if settings().is_stored(name):
+    path = locations.table_path(name)
+    if locations.is_stored(name):
         layer = name.split(".")[0]
         # IF NOT EXISTS alone logs a warning each time the database exists.
         if not spark.catalog.databaseExists(layer):

@@ -11,6 +11,7 @@ from include.catalog import Catalog
 from include.control import ports
 from include.engine import sql_text
 from include.engine.session import jvm_of, open_session
+from include.lake import locations
 from include.lake.paths import names
 from include.monitoring.query_progress import TABLE as QUERY_PROGRESS
 from include.settings import Settings, settings
@@ -50,7 +51,7 @@ def publish(spark: SparkSession, published: Mapping[str, str]) -> dict[str, str]
     declared = _tables(catalog.load())
     # One listing for each layer: in an object store each costs a request.
     layers = {name.split(".")[0] for name in declared}
-    found = {f"{layer}.{name}" for layer in layers for name in names(settings().lake / layer)}
+    found = {f"{layer}.{name}" for layer in layers for name in names(locations.lake() / layer)}
     stored = {name: comment for name, comment in declared.items() if name in found}
     for name in published.keys() - stored.keys():
         spark.sql(f"DROP VIEW IF EXISTS {name}")
@@ -65,7 +66,7 @@ def _publish(spark: SparkSession, name: str, comment: str) -> bool:
         spark.sql(f"CREATE DATABASE IF NOT EXISTS {name.split('.')[0]}")
         spark.sql(
             f"CREATE OR REPLACE VIEW {name} COMMENT {sql_text.literal(comment)} WITH SCHEMA EVOLUTION "
-            f"AS SELECT * FROM {sql_text.delta(settings().table_path(name))}"
+            f"AS SELECT * FROM {sql_text.delta(locations.table_path(name))}"
         )
     except PySparkException:
         return False

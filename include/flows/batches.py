@@ -11,8 +11,8 @@ from include.delta import commit_history, delta_log
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import FlowBroken
 from include.flows import refreshes
+from include.lake import locations
 from include.lake.paths import LakePath
-from include.settings import settings
 from include.spec import Table
 
 # The states of a batch.
@@ -122,7 +122,7 @@ class BatchHistory:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.log = DeltaLog(settings().table_path(table.name))
+        self.log = DeltaLog(locations.table_path(table.name))
         self.generations = lru_cache(_generations)
 
     def entries(self) -> Iterator[BatchRecord | OtherCommit]:
@@ -233,5 +233,5 @@ def commit_kind(commit: Commit) -> str:
 
 
 def _generations(flow: str) -> dict[int, Generation]:
-    checkpoints = settings().checkpoints(flow)
+    checkpoints = locations.checkpoints(flow)
     return {number: Generation.at(checkpoints / str(number)) for number in generations(checkpoints)}

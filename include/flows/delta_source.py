@@ -10,7 +10,7 @@ from include.delta.backlog import StreamSource
 from include.delta.delta_log import Commit, DeltaLog
 from include.flows.batches import BACKFILL
 from include.flows.source import FlowSource, StartPosition, commit_of
-from include.settings import settings
+from include.lake import locations
 from include.spec import Delta, Table
 
 
@@ -28,9 +28,9 @@ class DeltaSource(FlowSource):
 
     def end(self) -> dict[str, Any]:
         """Returns the newest version."""
-        if not settings().is_stored(self._source.table):
+        if not locations.is_stored(self._source.table):
             return {}
-        return {"version": DeltaLog(settings().table_path(self._source.table)).newest}
+        return {"version": DeltaLog(locations.table_path(self._source.table)).newest}
 
     def _has_passed(self, flow_position: Position, end: dict[str, Any]) -> bool:
         return has_passed(flow_position.offset, end["version"])
@@ -51,7 +51,7 @@ def skip_replacements(offset: dict[str, Any], source: Delta, before: float = mat
     the reader's range is backfilled too or marked STALE, and a rewind takes the reader back as well.
     before: a version. Commits from this version on do not count.
     """
-    log = DeltaLog(settings().table_path(source.table))
+    log = DeltaLog(locations.table_path(source.table))
     feed, resume_offset = StreamSource(log, source.changes), offset
     version = int(offset["reservoirVersion"])
     has_begun = offset.get("isStartingVersion") or int(offset["index"]) >= 0

@@ -18,6 +18,7 @@ from include.checkpoints.landing_folder import FolderFile, PlannedFile
 from include.delta import stored_table
 from include.errors import FlowBroken, Unreachable
 from include.flows.source import FlowSource, StartPosition, commit_of
+from include.lake import locations
 from include.lake.paths import LakePath
 from include.settings import settings
 from include.spec import Files, Table
@@ -56,7 +57,7 @@ def named(
     through: generation and batch of the newest rows that count.
     """
     names = [relative_name(table, file.path) for file in files]
-    if not names or not settings().is_stored(table.quarantine):
+    if not names or not locations.is_stored(table.quarantine):
         return set()
     stored = stored_table.dataset(table.quarantine)
     rows = stored.to_table(filter=pyarrow.dataset.field("_filename").isin(names)).to_pylist()
@@ -100,7 +101,7 @@ def _files(source: Files) -> list[landing_folder.FolderFile]:
 
 def _held_files(table: Table, metadata: dict[str, Any]) -> list[PlannedFile]:
     """Returns the files up to the last commit, from its checkpoint or, without it, from the table's `_filename`."""
-    checkpoint = settings().checkpoints(table.flow) / str(metadata["generation"])
+    checkpoint = locations.checkpoints(table.flow) / str(metadata["generation"])
     with suppress(FlowBroken):
         if files := landing_folder.planned_files(checkpoint, metadata["source_to"]):
             return files

@@ -10,7 +10,7 @@ from include.delta import commit_history
 from include.delta.commit_history import RecomputeNeeded, appends_rows, other_change
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import FlowBroken, LedgerMismatch, SluiceError
-from include.settings import settings
+from include.lake import locations
 from include.spec import Table
 
 # The userMetadata keys of a refresh's run, of its sources that held no rows, of its pinned sources, and of how it
@@ -89,7 +89,7 @@ def missing_sources(views: Iterable[Table]) -> dict[str, str]:
     refreshable: set[str] = set()
     for view in views:
         read = [source.table for source in view.upstream]
-        missing = next((table for table in read if table not in refreshable and not settings().is_stored(table)), None)
+        missing = next((table for table in read if table not in refreshable and not locations.is_stored(table)), None)
         if missing:
             missing_tables[view.name] = missing
         else:
@@ -124,7 +124,7 @@ def staleness_words(view: Table) -> str:
         return str(error)
     if refresh and refresh.empty:
         return f"last refreshed when {' and '.join(refresh.empty)} held no rows; {next_refresh_words(view)}"
-    if refresh or settings().is_stored(view.name):
+    if refresh or locations.is_stored(view.name):
         # The log may no longer have the refresh.
         return ""
     missing = missing_sources([view]).get(view.name)
@@ -143,8 +143,8 @@ def newest_method(view: str) -> Method | None:
 
 def of_view(view: str) -> Iterator[Refresh]:
     """Yields the refreshes in the view's log, newest first."""
-    if settings().is_stored(view):
-        yield from filter(None, map(of_commit, DeltaLog(settings().table_path(view)).commits()))
+    if locations.is_stored(view):
+        yield from filter(None, map(of_commit, DeltaLog(locations.table_path(view)).commits()))
 
 
 def newest(view: str) -> Refresh | None:
@@ -161,7 +161,7 @@ def require_newest(view: str, run: str, read: Mapping[str, int]) -> None:
     """Raises FlowBroken if the view was refreshed from versions newer than `read`, or one in `read` was undone."""
     active = _active_refresh(view)
     for table, version in read.items():
-        log = DeltaLog(settings().table_path(table))
+        log = DeltaLog(locations.table_path(table))
         active_version = active.read.get(table, 0) if active else 0
         why = None
         # A version beyond the newest one belongs to an earlier table of this name.
@@ -180,11 +180,11 @@ def require_newest(view: str, run: str, read: Mapping[str, int]) -> None:
 
 def _active_refresh(view: str) -> Refresh | None:
     """Returns the active refresh, whose rows the view holds; None where its log does not have one."""
-    if not settings().is_stored(view):
+    if not locations.is_stored(view):
         return None
     active = (
         of_commit(commit)
-        for commit, is_active in commit_history.commits_with_activity(DeltaLog(settings().table_path(view)))
+        for commit, is_active in commit_history.commits_with_activity(DeltaLog(locations.table_path(view)))
         if is_active
     )
     return next(filter(None, active), None)
@@ -195,9 +195,9 @@ def untouched(view: str) -> tuple[Refresh, Method, int]:
 
     Raises RecomputeNeeded where there is none.
     """
-    if not settings().is_stored(view):
+    if not locations.is_stored(view):
         raise RecomputeNeeded("it is the first refresh")
-    log = DeltaLog(settings().table_path(view))
+    log = DeltaLog(locations.table_path(view))
     refresh = next(filter(None, map(of_commit, log.commits())), None)
     if refresh is None or refresh.method is None:
         raise RecomputeNeeded("its log does not say how it was made")
@@ -221,7 +221,7 @@ def verify(view: str) -> list[str]:
         raise LedgerMismatch(
             f"{view}: run '{refresh.run}' computed {counts['read']:,} rows, and accounts for others: {counts}"
         )
-    stored = [file.rows for file in DeltaLog(settings().table_path(view)).state.live]
+    stored = [file.rows for file in DeltaLog(locations.table_path(view)).state.live]
     if None in stored:
         return [f"{view}: its total was not compared with its refresh, as a file does not say its rows"]
     if (total := sum(filter(None, stored))) != counts["kept"]:

@@ -6,7 +6,7 @@ from include.delta import commit_history
 from include.delta.delta_log import DeltaLog
 from include.flows import sources
 from include.flows.source import StartPosition
-from include.settings import settings
+from include.lake import locations
 from include.spec import Table
 
 
@@ -19,7 +19,7 @@ def last_commit_metadata(table: Table) -> dict[str, Any] | None:
     """Returns the userMetadata of the flow's newest active commit; None where the table has none."""
     active = (
         commit.metadata
-        for commit, is_active in commit_history.commits_with_activity(DeltaLog(settings().table_path(table.name)))
+        for commit, is_active in commit_history.commits_with_activity(DeltaLog(locations.table_path(table.name)))
         if is_active
     )
     return next((metadata for metadata in active if metadata.get("flow") == table.flow), None)

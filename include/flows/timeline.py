@@ -8,7 +8,7 @@ from include.delta import commit_history
 from include.delta.backlog import CHANGES_DATA, StreamSource
 from include.delta.delta_log import Commit, DeltaLog
 from include.flows.batches import BACKFILL
-from include.settings import settings
+from include.lake import locations
 from include.spec import Delta
 
 
@@ -20,7 +20,7 @@ class Timeline:
 
     def __init__(self, table: str) -> None:
         self.table = table
-        self.log = DeltaLog(settings().table_path(table))
+        self.log = DeltaLog(locations.table_path(table))
         active = [commit for commit, is_active in commit_history.commits_with_activity(self.log) if is_active]
         self.commits: dict[int, Commit] = {commit.version: commit for commit in reversed(active)}
         self.versions = list(self.commits)

@@ -1,17 +1,13 @@
 """Hands paths of the lake to the libraries that read it beside Spark: delta-rs and Arrow."""
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
 
-from include.lake.paths import LakePath
+from include.lake.paths import CONNECT_SECONDS, MOST_RETRIES, RETRY_SECONDS, LakePath, bucket_file_system
 
-# A reader waits up to this long for a store that is away. Its caller tries again, or a person does. The delays between
-# the retries double, beginning with 0.1 s.
-CONNECT_SECONDS, RETRY_SECONDS, MOST_RETRIES = 2, 10, 8
 # Credentials, region and address are in the `AWS_*` variables, which all these libraries read.
 STORAGE_OPTIONS = {
     "allow_http": "true",
@@ -33,12 +29,6 @@ def file_system(path: LakePath) -> fs.FileSystem:
     if isinstance(path, Path):
         return fs.SubTreeFileSystem(str(path), fs.LocalFileSystem())
     return fs.SubTreeFileSystem(f"{path.bucket}/{path.key}", bucket_file_system(path.bucket))
-
-
-@lru_cache
-def bucket_file_system(bucket: str) -> fs.FileSystem:
-    """Returns the file system of a bucket, whose paths begin with the bucket."""
-    return fs.FileSystem.from_uri(f"s3://{bucket}")[0]
 
 
 def readable(path: LakePath) -> Any:

@@ -8,7 +8,6 @@ import re
 import time
 
 from include.errors import Unreachable
-from include.lake.paths import ObjectPath
 from include.settings import settings
 
 AWAY, REFUSED = "UNREACHABLE", "ACCESS"
@@ -38,7 +37,7 @@ def error_of(path: str, reason: str, is_refused: bool) -> Unreachable:
 
     A path outside the lake, such as a landing folder, is named as itself.
     """
-    lake = str(settings().lake)
+    lake = settings().lake
     is_lake = f"{path}/".startswith(f"{lake}/") or f"{lake}/".startswith(f"{path}/")
     place, where = f"the lake {lake}" if is_lake else path, os.environ.get("AWS_ENDPOINT_URL") or "Amazon S3"
     name = f"{'LAKE' if is_lake else 'SOURCE'}_{REFUSED if is_refused else AWAY}"
@@ -75,31 +74,15 @@ def is_refusal(status: int, code: str) -> bool:
     return code in REFUSAL_CODES or (not code and status in REFUSAL_STATUS)
 
 
-def of_lake() -> Unreachable | None:
-    """Asks the store once, with little patience, and returns its error; None if it answers or the lake is a disk.
-
-    After an error, the lake's other readers in this process fail at once for some seconds.
-    """
+def remember(outage: Unreachable | None) -> None:
+    """Lets the lake's readers in this process fail at once for some seconds; None: they ask the store again."""
     global _known
-    lake, _known = settings().lake, None
-    try:
-        if isinstance(lake, ObjectPath):
-            lake.probe()
-    except Unreachable as error:
-        _known = (error, time.monotonic() + KNOWN_SECONDS)
-        return error
-    return None
+    _known = (outage, time.monotonic() + KNOWN_SECONDS) if outage else None
 
 
-def require_lake() -> None:
-    """Raises Unreachable if the lake's store does not answer."""
-    if outage := of_lake():
-        raise outage
-
-
-def raise_known(path: ObjectPath) -> None:
-    """Raises the error that `of_lake` has found a moment ago."""
-    if _known and time.monotonic() < _known[1] and str(path).startswith(f"{settings().lake}/"):
+def raise_known(path: str) -> None:
+    """Raises the error that was remembered a moment ago, if the path lies in the lake."""
+    if _known and time.monotonic() < _known[1] and path.startswith(f"{settings().lake}/"):
         raise _known[0]
 
 

@@ -14,6 +14,7 @@ from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken, Unreachable, UsageError
 from include.flows.batches import PLANNED, STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
+from include.lake import locations
 from include.ledger.batch_files import AppendedFiles, SourceFile
 from include.ledger.verify_sources import columns
 from include.settings import settings
@@ -87,7 +88,7 @@ def _of_files(source: Files, tables: Catalog, table: Table, entries: list[BatchR
     names: list[str] = []
     try:
         for entry in entries:
-            checkpoint_path = settings().checkpoints(entry.flow) / str(entry.generation)
+            checkpoint_path = locations.checkpoints(entry.flow) / str(entry.generation)
             names += [
                 file.path for file in landing_folder.files_of_batch(checkpoint_path, entry.source_from, entry.source_to)
             ]
@@ -99,7 +100,7 @@ def _of_files(source: Files, tables: Catalog, table: Table, entries: list[BatchR
 @_of_source.register
 def _of_delta(source: Delta, tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin:
     source_table = tables.table(source.table)
-    log = DeltaLog(settings().table_path(source.table))
+    log = DeltaLog(locations.table_path(source.table))
     reads: list[SourceFile] = []
     note = ""
     try:
@@ -160,7 +161,7 @@ def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[
     stops = []
     for table in tables.tables.values():
         flows = [flow.flow for flow in table.flows if flow.origin.reads_topics]
-        if not flows or not settings().is_stored(table.name):
+        if not flows or not locations.is_stored(table.name):
             continue
         detailed = _batches_with_offsets(table, flows)
         if any(topic in (batch.source_to or {}) for batch in detailed):
@@ -183,7 +184,7 @@ def of_file(tables: Catalog, table: Table, name: str) -> TraceStep:
     path = f"{landing_folder.file_system(settings().folder(table.source_as(Files).path))[1]}/{name}"
     matching = []
     for batch in _batches_with_offsets(table, [table.flow]):
-        checkpoint_path = settings().checkpoints(batch.flow) / str(batch.generation)
+        checkpoint_path = locations.checkpoints(batch.flow) / str(batch.generation)
         if any(
             file.path == path
             for file in landing_folder.files_of_batch(checkpoint_path, batch.source_from, batch.source_to)
@@ -244,7 +245,7 @@ def _trace_below(
     tables: Catalog, table: Table, reader: Table, versions: tuple[int, ...], column_values: dict[str, Any]
 ) -> Iterator[TraceStep]:
     flows = [flow.flow for flow in reader.flows if flow.origin.table == table.name]
-    if not flows or not settings().is_stored(reader.name):
+    if not flows or not locations.is_stored(reader.name):
         return
     matching = [
         batch
@@ -273,7 +274,7 @@ def _count_rows(table: str, column_values: dict[str, Any]) -> int | None:
 
 
 def _broken_rules(table: Table, column_values: dict[str, Any]) -> tuple[str, ...]:
-    if not settings().is_stored(table.quarantine):
+    if not locations.is_stored(table.quarantine):
         return ()
     stored_columns = columns(table.quarantine)
     filter_values = {name: value for name, value in column_values.items() if name in stored_columns}

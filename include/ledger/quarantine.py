@@ -13,8 +13,7 @@ import pyarrow.parquet as parquet
 
 from include.delta.delta_log import DeltaLog, LiveFile
 from include.errors import FlowBroken
-from include.lake import clients
-from include.settings import settings
+from include.lake import clients, locations
 from include.spec import Table
 from include.spec.origin import FAILED_REASON, FAILED_RECORD, ORIGIN
 
@@ -66,7 +65,7 @@ class Sample:
 
 def sample(table: Table, limit: int) -> Sample:
     """Returns the newest rows. Raises Unreachable without a quarantine, and FlowBroken for an unreadable file."""
-    log = DeltaLog(settings().table_path(table.quarantine))
+    log = DeltaLog(locations.table_path(table.quarantine))
     files = sorted(log.state.live, key=lambda file: (file.modified_at, file.path), reverse=True)
     counts = [file.rows for file in files]
     total = None if None in counts else sum(count for count in counts if count is not None)

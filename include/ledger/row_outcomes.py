@@ -7,7 +7,7 @@ from typing import Any
 
 from include.delta.delta_log import Commit, DeltaLog
 from include.flows.refreshes import METHOD, RUN
-from include.settings import settings
+from include.lake import locations
 from include.spec import Table
 
 # The outcomes of a change that is kept.
@@ -87,7 +87,7 @@ class Rule:
 
 def batches(table: Table, limit: int) -> list[Batch]:
     """Returns the newest batches in the log, newest first. Raises Unreachable and FlowBroken."""
-    log = DeltaLog(settings().table_path(table.name))
+    log = DeltaLog(locations.table_path(table.name))
     return list(islice(filter(None, batches_of(table, log)), limit))
 
 

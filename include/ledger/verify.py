@@ -15,6 +15,7 @@ from include.errors import FlowBroken, LedgerMismatch, SluiceError
 from include.flows import batches, refreshes
 from include.flows.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
 from include.flows.delta_source import skip_replacements
+from include.lake import locations
 from include.ledger import row_outcomes, verify_sources
 from include.ledger.batch_files import AppendedFiles
 from include.ledger.verify_sources import (
@@ -61,7 +62,7 @@ def check_tombstones(flow: Table, source: Delta, flow_batches: list[BatchRecord]
     """
     if not isinstance(flow.parse, Debezium) or any(step.transform for step in (flow, *flow.steps)):
         return []
-    appends = AppendedFiles(DeltaLog(settings().table_path(source.table)), source)
+    appends = AppendedFiles(DeltaLog(locations.table_path(source.table)), source)
     for batch in flow_batches:
         tombstones = (batch.tally or {}).get("changes", {}).get("tombstones", 0)
         if not tombstones:
@@ -183,7 +184,7 @@ def _checks(table: Table, verification: Verification) -> Iterator[Check]:
         yield partial(verify_sources.check_files, table)
     if table.write.appends or table.merges_changes:
         yield partial(_check_total, history, entries, others)
-    if settings().is_stored(table.quarantine) and not table.origin.reads_files:
+    if locations.is_stored(table.quarantine) and not table.origin.reads_files:
         yield partial(verify_sources.check_rows, table, entries)
 
 
@@ -264,7 +265,7 @@ def _check_source_rows(flow: Table, source: Delta, flow_batches: list[BatchRecor
 
     Raises LedgerMismatch for a difference that no transform explains.
     """
-    appends = AppendedFiles(DeltaLog(settings().table_path(source.table)), source)
+    appends = AppendedFiles(DeltaLog(locations.table_path(source.table)), source)
     # Batches whose files are unknown, counted by reason, so that each reason gives one note.
     skipped: dict[str, int] = {}
     transformed = 0
@@ -297,7 +298,7 @@ def _check_records(
         yield f"{table.name} does not keep each record as it came: only its totals were counted"
         return
     arrived, expected = StoredOffsets(table.name), 0
-    quarantined = StoredOffsets(table.quarantine) if settings().is_stored(table.quarantine) else None
+    quarantined = StoredOffsets(table.quarantine) if locations.is_stored(table.quarantine) else None
     empty_offsets: dict[tuple[str | None, str], int] = {}
     clusters = {flow.flow: flow.origin.cluster for flow in table.flows}
     for batch in written:

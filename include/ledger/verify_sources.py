@@ -19,6 +19,7 @@ from include.delta.delta_log import DeltaLog
 from include.errors import LedgerMismatch
 from include.flows.batches import BACKFILL, RETRIED, STATES_WITH_ROWS, UNDONE, BatchHistory, BatchRecord
 from include.kafka import broker, cluster
+from include.lake import locations
 from include.settings import settings
 from include.spec import Table
 
@@ -126,7 +127,7 @@ def check_rows(table: Table, entries: list[BatchRecord]) -> list[str]:
     batch_columns = stored.to_table(columns=["_flow", "_generation", "_batch"])
     groups = batch_columns.group_by(["_flow", "_generation", "_batch"]).aggregate([([], "count_all")]).to_pylist()
     stored_counts = {(group["_flow"], group["_generation"], group["_batch"]): group["count_all"] for group in groups}
-    log = DeltaLog(settings().table_path(table.quarantine))
+    log = DeltaLog(locations.table_path(table.quarantine))
     active = [commit for commit, is_active in commit_history.commits_with_activity(log) if is_active]
     replayed = sum(_deleted(log, commit.version) for commit in active)
     backfills = [commit.version for commit in active if BACKFILL in commit.metadata or RETRIED in commit.metadata]

@@ -187,7 +187,7 @@ def _variables(config: Settings, java_home: Path) -> dict[str, str]:
         "PYSPARK_PYTHON": str(install.venv() / "bin" / "python"),
         "TMPDIR": str(config.home / "tmp"),
         # Another home has its own, unless it was set.
-        **({} if config.lake == config.home / LAKE else {"SLUICE_LAKE": str(config.lake)}),
+        **({} if config.lake == str(config.home / LAKE) else {"SLUICE_LAKE": config.lake}),
         **(store.client_variables() if store else {}),
     }
 

@@ -17,7 +17,7 @@ from pyarrow.fs import S3FileSystem
 
 from include.control.store import private_files
 from include.errors import SetupError, report
-from include.lake import outages
+from include.lake import locations
 from include.lake.paths import ObjectPath
 from include.local import install
 from include.local.processes import Platform, wait_for_port
@@ -190,7 +190,7 @@ def start(config: Settings, platform: Platform, timeout_seconds: float) -> None:
     """
     if store := declared(config):
         _start(store, config, platform, timeout_seconds)
-    outages.require_lake()
+    locations.require_lake()
 
 
 def _start(store: ObjectStore, config: Settings, platform: Platform, timeout_seconds: float) -> None:
@@ -200,8 +200,9 @@ def _start(store: ObjectStore, config: Settings, platform: Platform, timeout_sec
     if not platform.find(NAME):
         platform.start(NAME, store.command(), store.environment())
     store.wait(timeout_seconds, lambda: platform.require([NAME]))
-    if isinstance(config.lake, ObjectPath):
-        store.create_bucket(config.lake.bucket)
+    lake = locations.lake(config)
+    if isinstance(lake, ObjectPath):
+        store.create_bucket(lake.bucket)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from include import catalog
 from include.errors import SetupError, UsageError, report
+from include.lake import locations
 from include.lake.paths import LakePath, remove_tree
 from include.local.processes import Platform
 from include.settings import ROOT, Settings, settings
@@ -54,7 +55,11 @@ def written_paths(config: Settings, tables: dict[str, Table]) -> list[LakePath]:
     flows = [flow for table in tables.values() for flow in table.flows]
     folders = [config.folder(flow.source_as(Files).path) for flow in flows if flow.origin.reads_files]
     landing_folders = [Path(folder) for folder in folders if "://" not in folder]
-    return [*map(config.table_path, table_names), *(config.checkpoints(flow.flow) for flow in flows), *landing_folders]
+    return [
+        *(locations.table_path(name, config) for name in table_names),
+        *(locations.checkpoints(flow.flow, config) for flow in flows),
+        *landing_folders,
+    ]
 
 
 def dependents(root: Path, names: set[str]) -> list[Path]:

@@ -13,6 +13,7 @@ from include.control.store import database
 from include.control.supervision import supervisor_presence
 from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError, report
+from include.lake import locations
 from include.local import object_store
 from include.local.processes import Platform
 from include.monitoring import lag as lags
@@ -124,20 +125,20 @@ def summaries() -> tuple[list[TableSummary], list[str]]:
     listed = []
     for table in tables.tables.values():
         listed.append(_summary(table.name, table.is_view, {flow.flow: measured[flow.flow] for flow in table.readers}))
-        if table.has_quarantine or settings().is_stored(table.quarantine):
+        if table.has_quarantine or locations.is_stored(table.quarantine):
             listed.append(_summary(table.quarantine, False, {}))
     return listed, list(dict.fromkeys(lag.reason for lag in measured.values() if lag.unknown))
 
 
 def _summary(table: str, is_view: bool, lags_of: dict[str, Lag]) -> TableSummary:
     behind = {flow: lag.short_words for flow, lag in lags_of.items()}
-    is_stored = settings().is_stored(table)
+    is_stored = locations.is_stored(table)
     return TableSummary(table, is_stored, is_view, rows(table), _written_at(table) if is_stored else None, behind)
 
 
 def _written_at(table: str) -> float | None:
     try:
-        log = DeltaLog(settings().table_path(table))
+        log = DeltaLog(locations.table_path(table))
         return log.commit(log.newest).timestamp
     except SluiceError:
         return None

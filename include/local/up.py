@@ -24,7 +24,6 @@ from include.control.store.schema import drivers, runs
 from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.errors import SetupError, report
 from include.kafka import cluster
-from include.lake.paths import ObjectPath
 from include.local import airflow, artifacts, environment, home, install, java, object_store, sql_server
 from include.local.airflow import Airflow
 from include.local.broker import HOST, Broker, create_topics, own_broker
@@ -130,7 +129,7 @@ def start() -> None:
 def _start(config: Settings, platform: Platform, services: Airflow, java_home: Path, broker: Broker | None) -> None:
     """Start all processes except the streams. The start of Airflow takes longest, so the others run in parallel."""
     migration = services.begin_migration()
-    class_paths = (*artifacts.CLASS_PATHS, *(["s3"] if isinstance(config.lake, ObjectPath) else []))
+    class_paths = (*artifacts.CLASS_PATHS, *(["s3"] if config.has_s3_lake else []))
     if artifacts.missing(config.jars, class_paths):
         _print_progress("fetching the JVM artifacts")
         artifacts.fetch(config.jars, java_home, install.cache() / "ivy", class_paths)

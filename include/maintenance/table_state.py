@@ -21,7 +21,7 @@ from include.delta.delta_log import DeltaLog, Tombstone
 from include.delta.versions import VersionToCome
 from include.errors import FlowBroken
 from include.flows.batches import BACKFILL
-from include.lake.paths import ObjectPath
+from include.lake import locations
 from include.maintenance import plan, vacuum_guard
 from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, MaintenancePlan, Step
 from include.maintenance.vacuum_guard import Consumer
@@ -117,7 +117,7 @@ def survey(engine: Engine, table: Table, tables: Catalog) -> list[TableSurvey]:
 
 def stored_tables(table: Table) -> list[str]:
     """Names the table and its companions, as far as they are stored."""
-    return [name for name in (table.name, table.quarantine, table.retained) if settings().is_stored(name)]
+    return [name for name in (table.name, table.quarantine, table.retained) if locations.is_stored(name)]
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def plan_window(engine: Engine, table: Table, tables: Catalog) -> WindowPlan:
 
 
 def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds: float) -> TableSurvey:
-    log = DeltaLog(settings().table_path(name))
+    log = DeltaLog(locations.table_path(name))
     promise = table.maintain.time_travel_hours
     writers = [flow.flow for flow in table.flows] if name == table.name else []
     others = [*_unfinished_backfills(engine, log, name), *_pinned_by_views(tables, log, name)]
@@ -190,7 +190,7 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
     )
     found = plan.plan_stored_table(facts, table) if name == table.name else plan.plan(facts, table.maintain)
     # Only a driver can tell whether it has the classes for that, and its window says if it has not.
-    place, reason = place_of_compaction(table, late_commits_fail=isinstance(settings().lake, ObjectPath))
+    place, reason = place_of_compaction(table, late_commits_fail=settings().has_s3_lake)
     is_inline = place is CompactionPlace.INLINE and name == table.name
     return TableSurvey(
         name,
@@ -242,9 +242,9 @@ def _without_compaction(plan: MaintenancePlan, reason: str) -> MaintenancePlan:
 
 def shape_of(table: Table) -> TableSize | None:
     """Returns the numbers of the table's newest version; None if it is not stored."""
-    if not settings().is_stored(table.name):
+    if not locations.is_stored(table.name):
         return None
-    return shape(DeltaLog(settings().table_path(table.name)), _good_bytes(table))
+    return shape(DeltaLog(locations.table_path(table.name)), _good_bytes(table))
 
 
 def _good_bytes(table: Table) -> float:
@@ -278,7 +278,7 @@ def _merges(engine: Engine, table: Table) -> bool:
 
 def _unread_versions(table: Table) -> int:
     """Returns how many source versions the table's flow has not merged."""
-    newest = DeltaLog(settings().table_path(table.origin.table)).newest
+    newest = DeltaLog(locations.table_path(table.origin.table)).newest
     flow_position = checkpoint_files.position_of(table.flow)
     if flow_position is None or flow_position.offset is None:
         return newest + 1

@@ -11,9 +11,8 @@ from include.checkpoints import checkpoint_files
 from include.delta import commit_history, versions
 from include.delta.delta_log import DeltaLog, Tombstone
 from include.errors import FlowBroken, Unreachable
-from include.lake import directories
+from include.lake import directories, locations
 from include.lake.paths import LakePath
-from include.settings import settings
 from include.spec import Delta
 
 LOG_FILE = re.compile(
@@ -159,7 +158,7 @@ def _reading_flow(name: str, source: Delta) -> Iterator[Consumer]:
     On restart, Spark requests the last batch from the source again without reading its rows. So the flow needs the log
     from the end of the previous batch on.
     """
-    checkpoints = settings().checkpoints(name)
+    checkpoints = locations.checkpoints(name)
     generation = checkpoint_files.newest_generation(checkpoints)
     if generation is None:
         return

@@ -17,10 +17,10 @@ from include.control.store import database
 from include.delta import stored_table
 from include.errors import SluiceError, Unreachable
 from include.flows import sources
+from include.lake import locations
 from include.monitoring import lag
 from include.project import examination
 from include.rules import References
-from include.settings import settings
 from include.spec import Table
 
 # How often the positions of other flows are read.
@@ -83,7 +83,7 @@ class FirstLoad:
         unread = [item.flow for item in seen.values() if not item.is_read]
         # The refresh itself says which table a view lacks, as one run may refresh a view and what reads it.
         missing = [] if self._flow.is_view else self._tables
-        return unread or [name for name in missing if not settings().is_stored(name)]
+        return unread or [name for name in missing if not locations.is_stored(name)]
 
     def _look(self, flow: Table, awaited: Awaited, seen: dict[str, Awaited]) -> Awaited:
         """Returns what is known now of a flow that is awaited. seen: the same of the flows above it."""
@@ -107,13 +107,13 @@ class FirstLoad:
 
 def has_begun(table: Table) -> bool:
     """Whether rows of the flow's source are in its table, or in its quarantine."""
-    names = filter(settings().is_stored, (table.name, table.quarantine))
+    names = filter(locations.is_stored, (table.name, table.quarantine))
     return any(stored_table.open_table(name).count() for name in names)
 
 
 def awaited_by_view(engine: Engine, tables: Catalog, view: Table) -> str:
     """Describes what the first refresh of a view waits for; empty for one that does not wait. Raises Unreachable."""
-    if settings().is_stored(view.name) or not tables_of(view) or not FirstLoad(engine, tables, view).pending():
+    if locations.is_stored(view.name) or not tables_of(view) or not FirstLoad(engine, tables, view).pending():
         return ""
     with database.reading(engine) as connection:
         return first_loads.waiting(connection, [view.name], "refresh").get(view.name, "")

@@ -22,8 +22,7 @@ from include.flows import files_source, refreshes
 from include.kafka import broker, cluster, retention
 from include.kafka.broker import NoSuchTopic, PartitionOffsets
 from include.kafka.retention import Limits, PartitionPosition, RetentionClock
-from include.lake import outages
-from include.settings import settings
+from include.lake import locations
 from include.spec import Delta, Files, Kafka, Table
 
 # Enough for a running broker. A missing one is reported soon.
@@ -48,7 +47,7 @@ class SourceSnapshot:
     """
 
     def __init__(self, flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self.lake_outage = outages.of_lake()
+        self.lake_outage = locations.outage()
         self.now_seconds = time.time()
         self.since = self.now_seconds - TREND_SECONDS
         self._logs: dict[str, DeltaLog] = {}
@@ -66,7 +65,7 @@ class SourceSnapshot:
     def log(self, table: str) -> DeltaLog:
         """Returns a table's log. Raises Unreachable where the table is not stored."""
         if table not in self._logs:
-            self._logs[table] = DeltaLog(settings().table_path(table))
+            self._logs[table] = DeltaLog(locations.table_path(table))
         return self._logs[table]
 
     def feed(self, source: Delta) -> StreamSource:

@@ -39,6 +39,7 @@ from include.delta.delta_log import Commit, DeltaLog
 from include.errors import SluiceError, Unreachable
 from include.flows import refreshes
 from include.kafka import cluster
+from include.lake import locations
 from include.retention import LINEAGE_BYTES
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
@@ -87,7 +88,7 @@ def emit_events(tables: Catalog, url: str | None = None) -> dict[str, str]:
 
 def event_of(flow: Table, commit: Commit) -> RunEvent:
     """Returns the event of the batch or refresh that made this commit. Raises Unreachable and FlowBroken."""
-    batch = f"{settings().table_path(flow.name)}/{flow.flow}/{_batch_name(commit)}"
+    batch = f"{locations.table_path(flow.name)}/{flow.flow}/{_batch_name(commit)}"
     return RunEvent(
         eventType=RunState.COMPLETE,
         eventTime=datetime.fromtimestamp(commit.timestamp, UTC).isoformat(),
@@ -104,10 +105,10 @@ def _newest_commit(flow: Table) -> Commit | None:
     if flow.is_view:
         refresh = refreshes.newest(flow.name)
         return refresh.commit if refresh else None
-    if not settings().is_stored(flow.name):
+    if not locations.is_stored(flow.name):
         return None
     recent_commits = islice(
-        commit_history.commits_with_activity(DeltaLog(settings().table_path(flow.name))), RECENT_COMMITS
+        commit_history.commits_with_activity(DeltaLog(locations.table_path(flow.name))), RECENT_COMMITS
     )
     commits = (commit for commit, is_active in recent_commits if is_active)
     return next(
@@ -165,7 +166,7 @@ def _source_table(source: Delta, end: Any) -> list[InputDataset]:
 
 
 def _table(table: str, version: int | None) -> InputDataset:
-    return InputDataset(*_dataset_name(str(settings().table_path(table))), facets=_of_table(table, version))
+    return InputDataset(*_dataset_name(str(locations.table_path(table))), facets=_of_table(table, version))
 
 
 def _output(flow: Table, commit: Commit) -> OutputDataset:
@@ -176,7 +177,7 @@ def _output(flow: Table, commit: Commit) -> OutputDataset:
     statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
         commit.rows, commit.bytes, commit.files
     )
-    place = _dataset_name(str(settings().table_path(flow.name)))
+    place = _dataset_name(str(locations.table_path(flow.name)))
     return OutputDataset(*place, facets=facets, outputFacets={"outputStatistics": statistics})
 
 
@@ -186,7 +187,7 @@ def _of_table(table: str, version: int | None) -> Facets:
     facets: Facets = {"symlinks": symlinks_dataset.SymlinksDatasetFacet([name])}
     if version is not None:
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(str(version))
-    if settings().is_stored(table):
+    if locations.is_stored(table):
         facets["schema"] = schema_dataset.SchemaDatasetFacet(_columns(table))
     return facets
 

@@ -26,7 +26,7 @@ from include import logs
 from include.control.store.storable_text import storable
 from include.delta import stored_table
 from include.errors import Unreachable
-from include.lake import clients
+from include.lake import clients, locations
 from include.retention import JOURNAL_BYTES, PROGRESS_DAYS
 from include.settings import settings
 
@@ -270,7 +270,7 @@ def _claim_number(claim: Path) -> int:
 
 
 def _append(table: DeltaTable | None, rows: list[dict[str, object]], number: int) -> None:
-    uri, options = clients.delta_rs(settings().table_path(TABLE))
+    uri, options = clients.delta_rs(locations.table_path(TABLE))
     write_deltalake(
         table or uri,
         as_arrow(rows),

@@ -9,8 +9,8 @@ from itertools import chain, islice, takewhile
 from typing import cast
 
 from include.delta.delta_log import DeltaLog
+from include.lake import locations
 from include.ledger.row_outcomes import Batch, batches_of
-from include.settings import settings
 from include.spec import Table
 
 # Recent batches: those of the last 10 minutes, and earlier ones until there are FEWEST_ROWS rows.
@@ -52,7 +52,7 @@ def of(flow: Table, now_seconds: float, is_known: bool) -> str | None:
     is_known: whether this alarm is open already. Then it lasts until rows pass again, whatever happened earlier.
     now_seconds: since 1970. Raises Unreachable where the table is not stored, and FlowBroken.
     """
-    log = DeltaLog(settings().table_path(flow.name))
+    log = DeltaLog(locations.table_path(flow.name))
     # A table that checks no rows rejects none. Its log may be long, and this runs every minute.
     checked = cast(Iterator[Batch], takewhile(lambda batch: batch is not None, batches_of(flow, log)))
     recent, past = _split(islice(checked, MOST_BATCHES), now_seconds)

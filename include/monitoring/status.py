@@ -23,6 +23,7 @@ from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError
 from include.flows import refreshes
+from include.lake import locations
 from include.monitoring import lag as lags
 from include.monitoring import stale_rows, trend
 from include.monitoring.lag import TIMEOUT_SECONDS, Lag, SourceSnapshot
@@ -160,7 +161,7 @@ def _waiting_views(engine: Engine, tables: Catalog) -> dict[str, tuple[None, str
     names = {
         flow: table.name
         for flow, table in tables.readers.items()
-        if table.is_view and not settings().is_stored(table.name)
+        if table.is_view and not locations.is_stored(table.name)
     }
     with database.reading(engine) as connection:
         loads = first_loads.waiting(connection, set(names.values()), "refresh")
@@ -187,7 +188,7 @@ def no_partner(flow: Table) -> dict[str, int]:
     """Returns by lookup how many rows of the newest `NEWEST_COMMITS` have no partner, where there are any."""
     counts: dict[str, int] = {}
     with suppress(SluiceError, DeltaError, OSError):
-        commits = DeltaLog(settings().table_path(flow.name)).commits() if flow.lookups else iter(())
+        commits = DeltaLog(locations.table_path(flow.name)).commits() if flow.lookups else iter(())
         for commit in islice(commits, NEWEST_COMMITS):
             found = (commit.metadata.get("no_partner") or {}) if commit.metadata.get("flow") == flow.flow else {}
             counts |= {lookup: counts.get(lookup, 0) + rows for lookup, rows in found.items() if rows}

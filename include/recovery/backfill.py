@@ -18,6 +18,7 @@ from include.errors import FlowBroken, UsageError
 from include.flows import resume_position
 from include.flows.batches import BACKFILL
 from include.kafka import broker, cluster
+from include.lake import locations
 from include.ledger import verify_sources
 from include.maintenance import vacuum_guard
 from include.project import ranges
@@ -155,7 +156,7 @@ def rows(table: Table, range_: Slice) -> int:
 
 def _stored_readers(tables: Catalog, table: str) -> list[Table]:
     flows = [tables.flows[name] for name in vacuum_guard.readers(tables, table)]
-    return [flow for flow in flows if settings().is_stored(flow.name) and not flow.origin.changes]
+    return [flow for flow in flows if locations.is_stored(flow.name) and not flow.origin.changes]
 
 
 def txn_app_id(backfill: Backfill) -> str:
@@ -168,11 +169,11 @@ def replacing_commit(table: str, backfill: Backfill) -> Commit | None:
 
     Raises FlowBroken if the range was replaced and the log no longer holds the commit.
     """
-    if not settings().is_stored(table):
+    if not locations.is_stored(table):
         return None
     if stored_table.open_table(table).transaction_version(txn_app_id(backfill)) is None:
         return None
-    log = DeltaLog(settings().table_path(table))
+    log = DeltaLog(locations.table_path(table))
     for commit in log.commits():
         if (commit.metadata.get(BACKFILL) or {}).get("key") == backfill.key:
             return commit

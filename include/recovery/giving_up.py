@@ -24,6 +24,7 @@ from include.control.store import audit, database, job_id
 from include.control.store.job_id import JobId, JobKind
 from include.errors import UsageError
 from include.flows.batches import BACKFILL
+from include.lake import locations
 from include.project.ranges import Slice
 from include.recovery import rewind_plan, unseeded_generations
 from include.recovery.backfill import readers, replacing_commit
@@ -116,12 +117,12 @@ def _of_rewind(engine: Engine, tables: Catalog, rewind: Rewind) -> Leftovers:
 
 
 def _rewind_remains(tables: Catalog, rewind: Rewind) -> PartialRewind:
-    put_back = [name for name in rewind.cut if settings().is_stored(name) and rewind_plan.was_restored(name, rewind)]
+    put_back = [name for name in rewind.cut if locations.is_stored(name) and rewind_plan.was_restored(name, rewind)]
     again = f"rewind {rewind.table} to {rewind.moment} again"
     stale: dict[str, str] = {}
     for name, part in rewind.cut.items():
         table = tables.tables.get(name)
-        if table is None or name in put_back or not settings().is_stored(name):
+        if table is None or name in put_back or not locations.is_stored(name):
             continue
         missing = [
             stored_name
@@ -152,7 +153,7 @@ def _undeclared(tables: Catalog, rewind: Rewind, put_back: Iterable[str]) -> set
         flow
         for name in put_back
         for flow, generation in rewind.cut[name].generations.items()
-        if name not in tables.tables and (newest_generation(settings().checkpoints(flow)) or 0) <= generation
+        if name not in tables.tables and (newest_generation(locations.checkpoints(flow)) or 0) <= generation
     }
 
 
@@ -194,7 +195,7 @@ def give_up_backfill(engine: Engine, tables: Catalog, part: Backfill) -> None:
         definitions = commit.metadata[BACKFILL].get("definitions", {})
         backfills.finish(engine, part, commit.version, rows, followers, definitions)
         return
-    if part.range == Slice() and part.table in tables.tables and settings().is_stored(part.table):
+    if part.range == Slice() and part.table in tables.tables and locations.is_stored(part.table):
         unseeded_generations.discard(tables.tables[part.table])
     with database.transaction(engine) as connection:
         backfills.give_up(connection, part, reason)

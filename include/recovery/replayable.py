@@ -11,8 +11,7 @@ from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken
 from include.kafka import broker, cluster, retention, topics
 from include.kafka.retention import Limits
-from include.lake import directories
-from include.settings import settings
+from include.lake import directories, locations
 from include.spec import Delta, Files, Kafka, Table
 
 # The time that a rewind, and its flow's first reads, may take before Kafka deletes the records.
@@ -76,7 +75,7 @@ def _files_read(flow: Table, metadata: dict[str, Any] | None) -> set[str]:
     if metadata is None:
         return set()
     files = landing_folder.planned_files(
-        settings().checkpoints(flow.flow) / str(metadata["generation"]), metadata["source_to"]
+        locations.checkpoints(flow.flow) / str(metadata["generation"]), metadata["source_to"]
     )
     return {file.path for file in files}
 
@@ -94,7 +93,7 @@ def _of_table(
 
 
 def _of_versions(source: Delta, flow: Table, offset: dict[str, Any]) -> Iterator[str]:
-    log = DeltaLog(settings().table_path(source.table))
+    log = DeltaLog(locations.table_path(source.table))
     version = offset_ranges.delta_position(offset)[0]
     first = version + bool(offset.get("isStartingVersion"))
     if log.versions[0] > max(first - 1, 0):

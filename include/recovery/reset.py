@@ -10,8 +10,8 @@ from include.errors import Unreachable, UsageError
 from include.flows import batches, resume_position
 from include.flows.batches import BatchHistory, BatchRecord
 from include.flows.source import commit_of
+from include.lake import locations
 from include.ledger import inspection
-from include.settings import settings
 from include.spec import Table
 
 
@@ -51,7 +51,7 @@ def plan(flow: Table) -> ResetPreview:
     except Unreachable as error:
         offset, files = metadata["source_to"] if metadata else None, 0
         warnings.append(f"whether its source is still the same was not asked: {error}")
-    newest = newest_generation(settings().checkpoints(flow.flow)) or 0
+    newest = newest_generation(locations.checkpoints(flow.flow)) or 0
     last_batch = next(
         (batch for batch in flow_batches if (batch.generation, batch.batch) == after and batch.version is not None),
         None,
@@ -91,10 +91,10 @@ def planned(flow: Table) -> BatchToSkip:
 
     Raises UsageError if there is none, and FlowBroken for a damaged checkpoint.
     """
-    home = settings().checkpoints(flow.flow)
+    home = locations.checkpoints(flow.flow)
     generation = checkpoint_files.newest_generation(home)
     batch = None if generation is None else checkpoint_files.last_planned(home / str(generation))
-    metadata = resume_position.last_commit_metadata(flow) if settings().is_stored(flow.name) else None
+    metadata = resume_position.last_commit_metadata(flow) if locations.is_stored(flow.name) else None
     written = commit_of(metadata) or (0, -1)
     if generation is None or batch is None or (generation, batch) <= written:
         raise UsageError(f"{flow.flow} has no batch that is planned and not written: there is nothing to skip")

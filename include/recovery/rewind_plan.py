@@ -22,9 +22,9 @@ from include.delta.delta_log import Commit, DeltaLog
 from include.errors import FlowBroken, UsageError
 from include.flows.batches import BACKFILL, commit_kind
 from include.flows.timeline import Timeline
+from include.lake import locations
 from include.project import ranges
 from include.recovery import replayable
-from include.settings import settings
 from include.spec import Delta, Table
 
 
@@ -175,7 +175,7 @@ def plan(engine: Engine, table: Table, tables: Catalog, to: str, replanned: int 
     moment = ranges.parse_time("--to", to)
     if table.is_view:
         raise UsageError(f"{table.name} is a materialized view, which is never rewound but refreshed: jobs/refresh.py")
-    below = [reader for reader in tables.below(table.name) if settings().is_stored(reader.name)]
+    below = [reader for reader in tables.below(table.name) if locations.is_stored(reader.name)]
     targets = {target.name: target for target in [table, *below] if not target.is_view}
     timelines = {name: Timeline(name) for name in targets}
     recent_backfills = store.newest(engine, Backfill, limit=MOST_BACKFILLS)
@@ -204,7 +204,7 @@ def _step(table: Table, timelines: dict[str, Timeline], consistent: ConsistentVe
     timeline, version = timelines[table.name], consistent.versions[table.name]
     undone = [commit for commit in timeline.after(version) if timeline.changes(commit.version)]
     quarantine, retained = (_companion(name, timeline, version) for name in (table.quarantine, table.retained))
-    newest = {flow.flow: newest_generation(settings().checkpoints(flow.flow)) for flow in table.flows}
+    newest = {flow.flow: newest_generation(locations.checkpoints(flow.flow)) for flow in table.flows}
     generations = {flow: number for flow, number in newest.items() if number is not None}
     part = RestorePoint(version, quarantine, generations, timeline.commits[version].timestamp, retained)
     is_undone = timeline.content(timeline.versions[-1]) != timeline.content(version)
@@ -217,11 +217,11 @@ def _companion(name: str, timeline: Timeline, version: int) -> int | None:
     It keeps the rows of the batches up to this version of the table. Rows of a batch that was not committed at that
     version may remain: the flow's next batch replaces them.
     """
-    if not settings().is_stored(name):
+    if not locations.is_stored(name):
         return None
     kept_commits = [commit for number, commit in timeline.commits.items() if number <= version]
     marks = {mark for commit in kept_commits for mark in (_job_key(commit), _window_key(commit))}
-    log = DeltaLog(settings().table_path(name))
+    log = DeltaLog(locations.table_path(name))
     restore_version: int | None = log.newest
     for commit in (commit for commit, is_active in commit_history.commits_with_activity(log) if is_active):
         belongs = _belongs(commit, timeline, version, marks)
@@ -270,7 +270,7 @@ def _obstacles(table: Table, timeline: Timeline, part: RestorePoint, restored: s
     for name, version in versions.items():
         if version is None:
             continue
-        log = DeltaLog(settings().table_path(name))
+        log = DeltaLog(locations.table_path(name))
         if version == NO_VERSION:
             yield f"{name}: its log begins with version {log.versions[0]}, behind what is kept: name a later moment"
             continue
@@ -344,13 +344,13 @@ def holds_version(name: str, version: int) -> bool:
     timeline = Timeline(name)
     if timeline.content(timeline.versions[-1]) != timeline.content(version):
         return False
-    commits = commit_history.commits_with_activity(DeltaLog(settings().table_path(name)))
+    commits = commit_history.commits_with_activity(DeltaLog(locations.table_path(name)))
     later = takewhile(lambda entry: entry[0].version > version, commits)
     return not any(is_active and "batch" in commit.metadata for commit, is_active in later)
 
 
 def was_restored(name: str, rewind: Rewind) -> bool:
-    log = DeltaLog(settings().table_path(name))
+    log = DeltaLog(locations.table_path(name))
     return any((commit.metadata.get(REWIND) or {}).get("key") == rewind.key for commit in log.commits())
 
 
@@ -359,12 +359,12 @@ def flows_to_renew(rewind: Rewind, tables: Iterable[Table]) -> Iterator[Table]:
 
     These are the flows that write a restored table, and the flows that read one.
     """
-    restored = {name for name in rewind.cut if settings().is_stored(name) and was_restored(name, rewind)}
+    restored = {name for name in rewind.cut if locations.is_stored(name) and was_restored(name, rewind)}
     for table in tables:
         if table.name not in restored and not reads(table, restored):
             continue
         for flow in table.flows:
             old_generation = rewind.cut[table.name].generations.get(flow.flow)
-            newest = newest_generation(settings().checkpoints(flow.flow))
+            newest = newest_generation(locations.checkpoints(flow.flow))
             if old_generation is not None and newest is not None and newest <= old_generation:
                 yield flow

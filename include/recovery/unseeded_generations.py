@@ -7,8 +7,7 @@ from include.delta import commit_history
 from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken
 from include.flows.batches import BACKFILL
-from include.lake import directories
-from include.settings import settings
+from include.lake import directories, locations
 from include.spec import Table
 
 # The only batch of such a generation: the shadow table has read it.
@@ -18,7 +17,7 @@ SEED = 0
 def discard(table: Table) -> None:
     """Withdraws the generations that an earlier attempt began without a commit, because their flows cannot start."""
     for flow in table.flows:
-        checkpoints = settings().checkpoints(flow.flow)
+        checkpoints = locations.checkpoints(flow.flow)
         number = checkpoint_files.newest_generation(checkpoints)
         if number is None or number == _newest_committed(flow):
             continue
@@ -29,7 +28,7 @@ def discard(table: Table) -> None:
 
 def _newest_committed(flow: Table) -> int | None:
     """Returns the newest generation in the table's commits; None where there is none."""
-    for commit in DeltaLog(settings().table_path(flow.name)).commits():
+    for commit in DeltaLog(locations.table_path(flow.name)).commits():
         metadata_by_flow = (commit.metadata.get(BACKFILL) or {}).get("anew") or {
             commit.metadata.get("flow"): commit.metadata
         }
@@ -42,7 +41,7 @@ def lacks_seed_commit(flow: Table) -> bool:
     """Returns whether the table holds a full refresh's rows, and the flow's new generation has no commit yet."""
     active = (
         commit.metadata
-        for commit, is_active in commit_history.commits_with_activity(DeltaLog(settings().table_path(flow.name)))
+        for commit, is_active in commit_history.commits_with_activity(DeltaLog(locations.table_path(flow.name)))
         if is_active
     )
     for metadata in active:

@@ -16,6 +16,7 @@ from include.airflow.supervisor import watchdog
 from include.control.flows import incidents, orders
 from include.control.store import database
 from include.control.store.schema import audits, releases, resets, skips
+from include.lake import locations
 from include.local import environment
 from include.settings import from_environment, settings
 from tests.conftest import free_port
@@ -88,11 +89,11 @@ def test_who_approves_reads_what_will_happen_and_that_data_stays_missing():
     assert "generation 1 begins where the last commit of its table ended" in reset
     assert "Asked for by ada: a test" in reset
     assert "missing" not in reset
-    (settings().checkpoints(BRONZE) / "3").mkdir(parents=True)
+    (locations.checkpoints(BRONZE) / "3").mkdir(parents=True)
     reset_of_empty_table = controls.describe_effect(
         controls.command(form(flow=BRONZE, action="reset checkpoint"), "ada")
     )
-    (settings().checkpoints(BRONZE) / "3").rmdir()
+    (locations.checkpoints(BRONZE) / "3").rmdir()
     assert "generation 4 begins with all that its source still holds: no batch is in the table" in reset_of_empty_table
     loss = controls.describe_effect(controls.command(form(flow=BRONZE, action="accept data loss"), "ada"))
     assert "Records of topic 'tracker-events' that Kafka no longer holds stay missing" in loss
@@ -108,7 +109,7 @@ def test_a_skip_is_approved_for_the_batch_that_is_planned_and_for_no_other(tmp_p
     command = controls.command(form(flow=BRONZE, action="skip"), "ada")
     with pytest.raises(AirflowFailException, match="has no batch that is planned and not written"):
         controls.describe_effect(command)
-    offsets = settings().checkpoints(BRONZE) / "1" / "offsets"
+    offsets = locations.checkpoints(BRONZE) / "1" / "offsets"
     offsets.mkdir(parents=True)
     try:
         (offsets.parent / "owner.json").write_text('{"source": {"topics": {"tracker-events": "id"}}}')

@@ -25,6 +25,7 @@ from include.control.leases.process import Holder
 from include.control.store import database, job_id
 from include.control.store.schema import incidents
 from include.delta.delta_log import DeltaLog
+from include.lake import locations
 from include.maintenance import table_state
 from include.settings import from_environment, settings
 from include.spec import Maintenance
@@ -61,7 +62,7 @@ def write_small_files(path: Path) -> None:
 
 def test_many_small_files_become_one_in_a_window_that_lands_in_the_calendar(tmp_path, dags, at_home):
     config = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_JARS": os.environ["SLUICE_JARS"]})
-    path = config.table_path(BRONZE)
+    path = locations.table_path(BRONZE, config)
     write_small_files(path)
     at_home(config)
     assert dags[f"maintain.{BRONZE}"].test().state == "success"
@@ -73,7 +74,7 @@ def test_many_small_files_become_one_in_a_window_that_lands_in_the_calendar(tmp_
 
 def test_the_driver_of_the_table_is_asked_first_and_no_job_is_submitted_where_it_does_it(tmp_path, dags, at_home):
     config = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_JARS": os.environ["SLUICE_JARS"]})
-    path = config.table_path(BRONZE)
+    path = locations.table_path(BRONZE, config)
     write_small_files(path)
     at_home(config)
     engine = database.connect(config.control_url)
@@ -131,7 +132,7 @@ def commit(metadata: dict[str, object]) -> None:
         pa.table({"offset": pa.array([1], pa.int64())}),
         CommitProperties({"userMetadata": json.dumps(metadata)}),
     )
-    write_deltalake(str(settings().table_path(BRONZE)), rows, mode="append", commit_properties=properties)
+    write_deltalake(str(locations.table_path(BRONZE)), rows, mode="append", commit_properties=properties)
 
 
 def window(engine: Engine, after: TableSize, *commits: dict[str, object]) -> int:

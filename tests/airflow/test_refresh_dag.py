@@ -13,6 +13,7 @@ from include.control.first_loads import Awaited
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.flows.refreshes import of_commit
+from include.lake import locations
 from include.monitoring.first_load import VIEW_LIFE
 from include.settings import from_environment, settings
 
@@ -78,19 +79,19 @@ def test_the_shipped_view_is_refreshed_in_one_commit_that_bears_the_id_of_the_da
             ("kcal", pa.decimal128(19, 3)),
         ]
     )
-    write_deltalake(str(config.table_path(SOURCE)), pa.Table.from_pylist(rows, types))
+    write_deltalake(str(locations.table_path(SOURCE, config)), pa.Table.from_pylist(rows, types))
     at_home(config)
     # Nobody has loaded the tables of this home.
     above = [Awaited(flow, is_read=True) for flow in ("bronze.tracker_events", "silver.tracker_readings", SOURCE)]
     first_loads.record(database.connect(config.control_url), VIEW, VIEW_LIFE, above)
     assert dags[f"refresh.{VIEW}"].test().state == "success"
-    view = DeltaTable(str(config.table_path(VIEW)))
+    view = DeltaTable(str(locations.table_path(VIEW, config)))
     view_rows = {(row["model"], row["day"]): row for row in view.to_pyarrow_table().to_pylist()}
     assert view_rows.keys() == {("band", date(2026, 3, 1)), ("band", date(2026, 3, 2))}
     first_day = view_rows["band", date(2026, 3, 1)]
     assert (first_day["readings"], first_day["avg_heart_bpm"], first_day["kcal"]) == (40, 75.0, Decimal("3.500"))
     assert (first_day["min_heart_bpm"], first_day["max_heart_bpm"]) == (55, 85)
-    log = DeltaLog(config.table_path(VIEW))
+    log = DeltaLog(locations.table_path(VIEW, config))
     assert log.versions == [0]
     refresh = of_commit(log.commit(0))
     assert refresh and refresh.run.startswith("manual__")

@@ -25,6 +25,7 @@ from include.engine.jobs import refresh
 from include.engine.rows.transform import apply_transform
 from include.engine.tables import create_table
 from include.errors import DeclarationError
+from include.lake import locations
 from include.ledger import row_outcomes
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA, Delta, Json, Table
@@ -218,7 +219,7 @@ def test_dimensions_and_the_join_with_one(spark: SparkSession, tables: Catalog, 
         [(customer, time, Decimal(amount)) for customer, time, amount in order_values],
         "customer STRING, time TIMESTAMP, amount DECIMAL(10,2)",
     )
-    history_rows = spark.read.format("delta").load(str(settings().table_path(history.name)))
+    history_rows = spark.read.format("delta").load(str(locations.table_path(history.name)))
     view_rows = refresh.computed({"orders": orders, "customers": history_rows}, view).collect()
     assert {row.city: (row.order_count, row.amount) for row in view_rows} == {
         "Bonn": (1, 10),

@@ -13,7 +13,7 @@ from include.control.jobs import backfills, stale_rows, store
 from include.control.jobs.backfills import Backfill
 from include.delta.delta_log import DeltaLog
 from include.examples.events import events
-from include.settings import settings
+from include.lake import locations
 from include.spec import Table
 from tests.support.backfills import Backfills
 from tests.support.flows import Chain, has_rows, only_in_full_runs
@@ -38,8 +38,8 @@ def test_a_backfill_beside_a_live_stream_loses_and_doubles_nothing(chain, driver
                 for backfill in completed
             )
             assert completed[1].outcome["rows_after"]
-            version_before = DeltaLog(settings().table_path(gold.name)).newest
-            wait_until(lambda: DeltaLog(settings().table_path(gold.name)).newest > version_before + 2, 120)
+            version_before = DeltaLog(locations.table_path(gold.name)).newest
+            wait_until(lambda: DeltaLog(locations.table_path(gold.name)).newest > version_before + 2, 120)
         chain.assert_all_arrives(tables)
         assert running_driver.error is None
 
@@ -122,7 +122,7 @@ def in_phase(phase: str, index: int = 1) -> Callable:
 
 def has_committed() -> Callable:
     def condition(_engine, tables) -> Callable[[], bool]:
-        path = settings().table_path(tables[1].name)
+        path = locations.table_path(tables[1].name)
         version_before = DeltaLog(path).newest
 
         def has_backfill_commit() -> bool:

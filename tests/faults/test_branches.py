@@ -7,8 +7,8 @@ import pytest
 
 from include.control.commands import Action
 from include.errors import FlowBroken, FlowFailed
+from include.lake import locations
 from include.maintenance import table_state
-from include.settings import settings
 from include.spec import Append, Delta, Expect, Kafka, Table
 from tests.support.commits import intercept_commits
 from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
@@ -61,7 +61,7 @@ def test_a_topic_and_a_table_fill_one_table_and_each_goes_on_where_its_own_last_
         str(number).encode() for number in (1, 2, 3, 10, 11, 12, 13)
     )
     for flow in table.flows:
-        assert (settings().checkpoints(flow.flow) / "2" / "owner.json").exists()
+        assert (locations.checkpoints(flow.flow) / "2" / "owner.json").exists()
 
 
 @only_in_full_runs

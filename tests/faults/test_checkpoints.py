@@ -14,15 +14,15 @@ import pytest
 from include.control.commands import Action
 from include.engine import commit
 from include.errors import FlowBroken, FlowFailed, LeaseHeld
+from include.lake import locations
 from include.lake.paths import remove_tree
-from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.commits import fail_commits
 from tests.support.flows import only_in_full_runs, rows_of
 
 
 def directory(table: Table, generation: int = 1) -> Path:
-    return settings().checkpoints(table.name) / str(generation)
+    return locations.checkpoints(table.name) / str(generation)
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def test_a_table_that_is_gone_is_refused_and_read_again_from_its_source(chain, t
     run_once(*chain.all)
     topic.send(*range(60, 64))
     for table in reversed(chain.all):
-        remove_tree(settings().table_path(table.name))
+        remove_tree(locations.table_path(table.name))
         with pytest.raises(FlowBroken, match=f"{table.name}: its checkpoint .*restore the table") as refusal:
             run_once(table)
         assert refusal.value.error == "TABLE_LOST"
@@ -109,7 +109,7 @@ def test_a_table_that_is_lost_after_a_reset_and_before_the_next_batch_is_noticed
     run_once(chain.bronze)
     ask(Action.RESET_CHECKPOINT, chain.bronze)
     run_once(chain.bronze)
-    remove_tree(settings().table_path(chain.bronze.name))
+    remove_tree(locations.table_path(chain.bronze.name))
     with pytest.raises(FlowBroken) as refusal:
         run_once(chain.bronze)
     assert refusal.value.error == "TABLE_LOST"
@@ -122,7 +122,7 @@ def test_a_table_that_is_lost_after_a_reset_and_before_the_next_batch_is_noticed
 def test_a_table_whose_source_was_lost_is_made_anew_from_the_new_one(chain, topic, run_once, ask):
     topic.create().send(1, "x")
     run_once(*chain.all)
-    remove_tree(settings().table_path(chain.bronze.name))
+    remove_tree(locations.table_path(chain.bronze.name))
     ask(Action.RESET_CHECKPOINT, chain.bronze)
     topic.send(2, "y")
     run_once(chain.bronze)
@@ -130,7 +130,7 @@ def test_a_table_whose_source_was_lost_is_made_anew_from_the_new_one(chain, topi
         run_once(chain.silver)
     assert refusal.value.error == "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE"
     for table in (chain.silver, chain.gold):
-        remove_tree(settings().table_path(table.name))
+        remove_tree(locations.table_path(table.name))
         ask(Action.RESET_CHECKPOINT, table)
     run_once(*chain.all)
     chain.assert_holds(topic.messages())
@@ -198,7 +198,7 @@ def test_a_reset_in_the_middle_of_a_tables_version_goes_on_with_its_next_file(
     append, run_once, ask, name, spark, monkeypatch, files
 ):
     """files: how many of the four files of a version, or of the initial snapshot, the first run reads."""
-    path = settings().table_path(f"bronze.{name}")
+    path = locations.table_path(f"bronze.{name}")
     for first in (0, 4):
         frame = spark.range(first, first + 4, numPartitions=4).toDF("a")
         frame.write.format("delta").mode("append").save(str(path))
@@ -297,7 +297,7 @@ def test_the_checkpoint_of_another_flow_is_refused(chain, topic, run_once):
 
 def test_a_checkpoint_that_another_process_has_locked_is_left_alone(chain, topic, run_once):
     topic.create().send(1)
-    home = settings().checkpoints(chain.bronze.name)
+    home = locations.checkpoints(chain.bronze.name)
     home.mkdir(parents=True)
     with (home / "lock").open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
@@ -330,7 +330,7 @@ def small_disk() -> Iterator:
 
 @pytest.mark.parametrize("part", ["table", "checkpoint"])
 def test_a_flow_whose_disk_is_full_goes_on_once_there_is_room(chain, topic, run_once, small_disk, part):
-    home = settings().table_path(chain.bronze.name) if part == "table" else settings().checkpoints(chain.bronze.name)
+    home = locations.table_path(chain.bronze.name) if part == "table" else locations.checkpoints(chain.bronze.name)
     topic.create(2).send(*range(4))
     small_disk(home, "400k")
     run_once(chain.bronze)

@@ -11,8 +11,8 @@ from include.control.commands import Action
 from include.control.store import database
 from include.control.store.schema import audits
 from include.errors import FlowBroken, FlowFailed
+from include.lake import locations
 from include.monitoring import stale_rows
-from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Kafka, Upsert
 from tests.support.backfills import Backfills
 from tests.support.commits import fail_commits
@@ -26,7 +26,7 @@ def outdated_notices(table) -> tuple[str, ...]:
 
 
 def owner(table) -> dict:
-    return json.loads((settings().checkpoints(table.name) / "1" / "owner.json").read_text())
+    return json.loads((locations.checkpoints(table.name) / "1" / "owner.json").read_text())
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_batch_that_was_planned_before_a_change_is_made_by_todays_code(chain, 
 def test_a_batch_that_was_written_before_a_change_is_not_made_again_by_todays_code(chain, topic, run_once):
     topic.create().send(1, "x")
     run_once(chain.bronze, chain.silver)
-    for file in (settings().checkpoints(chain.silver.name) / "1" / "commits").iterdir():
+    for file in (locations.checkpoints(chain.silver.name) / "1" / "commits").iterdir():
         file.unlink()
     topic.send(5)
     changed_silver = replace(

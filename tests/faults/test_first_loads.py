@@ -11,8 +11,8 @@ from include.control.flows.decide import State
 from include.control.supervision import supervision
 from include.engine.jobs import refresh as engine_refresh
 from include.errors import Unreachable
+from include.lake import locations
 from include.monitoring import first_load, status
-from include.settings import settings
 from include.spec import Delta, Lookup, Replace, Table, Upsert
 from tests.support.commits import switch_fast_path
 from tests.support.flows import has_rows, only_in_full_runs, rows_of
@@ -76,7 +76,7 @@ def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_c
         engine_refresh.run("early", [view], tables)
         waits = f"{view.name}: not refreshed: its first refresh waits until {shops.flow} (stopped), {sales.flow} has"
         assert waits in caplog.text
-        assert not settings().is_stored(view.name)
+        assert not locations.is_stored(view.name)
         assert rows_of(sales.name) == []
         ask(Action.START, shops)
         wait_until(lambda: has_rows(sales), 120)

@@ -17,10 +17,10 @@ from include.control.store.schema import leases
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import shadow_table
 from include.errors import UsageError
+from include.lake import locations
 from include.ledger import verify
 from include.project.ranges import Slice
 from include.recovery.backfill import preview
-from include.settings import settings
 from include.spec import Kafka, Table
 from tests.support.backfills import Backfills
 from tests.support.flows import Chain, has_rows, only_in_full_runs, rows_of
@@ -44,8 +44,8 @@ def test_a_full_refresh_of_what_kafka_feeds_beside_its_producer_loses_and_double
             wait_until(lambda: has_rows(gold), 120)
             completed = Backfills(spark, tables).run(bronze, as_a_whole=True)
             assert [backfill.table for backfill in completed] == [gold.name, silver.name, bronze.name]
-            version_before = DeltaLog(settings().table_path(gold.name)).newest
-            wait_until(lambda: DeltaLog(settings().table_path(gold.name)).newest > version_before + 2, 120)
+            version_before = DeltaLog(locations.table_path(gold.name)).newest
+            wait_until(lambda: DeltaLog(locations.table_path(gold.name)).newest > version_before + 2, 120)
         chain.assert_all_arrives(tables)
         assert running_driver.error is None
     assert [checkpoint_files.position_of(table.flow).generation for table in tables] == [2, 2, 2]
@@ -156,7 +156,7 @@ def job_holds_lease(engine, tables) -> Callable[[], bool]:
 
 
 def generation_has_begun(_engine, tables) -> Callable[[], bool]:
-    checkpoints = settings().checkpoints(tables[0].flow)
+    checkpoints = locations.checkpoints(tables[0].flow)
     return lambda: (checkpoints / "2").is_dir()
 
 
@@ -164,7 +164,7 @@ def has_commit(index: int, commits_after: int) -> Callable:
     """The table has this many commits after the commit of the refresh."""
 
     def condition(_engine, tables) -> Callable[[], bool]:
-        path = settings().table_path(tables[index].name)
+        path = locations.table_path(tables[index].name)
         version_before = DeltaLog(path).newest
 
         def is_committed() -> bool:
@@ -238,7 +238,7 @@ def count_rows(table: Table) -> Iterator[RowCounts]:
     def poll() -> None:
         max_count = 0
         while not stopped.wait(0.05):
-            count = sum(file.rows or 0 for file in DeltaLog(settings().table_path(table.name)).state.live)
+            count = sum(file.rows or 0 for file in DeltaLog(locations.table_path(table.name)).state.live)
             row_counts.shrank |= count < max_count
             max_count = max(max_count, count)
 

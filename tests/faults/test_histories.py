@@ -12,8 +12,8 @@ from include.control.jobs import rewinds
 from include.engine import commit
 from include.engine.jobs import rewind as engine_rewind
 from include.errors import UsageError
+from include.lake import locations
 from include.ledger import verify
-from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.backfills import Backfills, Killed
 from tests.support.commits import kill_next_batch
@@ -90,7 +90,7 @@ class History:
             self.kills += 1
 
     def compact(self) -> None:
-        path = settings().table_path(self.rng.choice(self.all).name)
+        path = locations.table_path(self.rng.choice(self.all).name)
         with commit.user_metadata(self.spark, {"window": 0, "step": "optimize"}, {}):
             self.spark.sql(f"OPTIMIZE delta.`{path}`")
 

@@ -24,6 +24,7 @@ from include.engine.jobs.backfill import BackfillJob
 from include.engine.jobs.worker import Worker
 from include.engine.stream.driver import jvm_pid
 from include.errors import Unreachable
+from include.lake import locations
 from include.ledger import verify
 from include.project import ranges
 from include.rules import Expect
@@ -88,9 +89,9 @@ def test_a_driver_does_what_it_is_asked_for_one_after_the_other_while_its_stream
                 request_backfill(engine, silver, running_driver.name, 1, 3),
                 request_backfill(engine, silver, running_driver.name, 5, 6),
             )
-            version_before = DeltaLog(settings().table_path(f"bronze.{chain.name}")).newest
+            version_before = DeltaLog(locations.table_path(f"bronze.{chain.name}")).newest
             assert wait_for_outcome(engine, first).is_done
-            assert DeltaLog(settings().table_path(f"bronze.{chain.name}")).newest > version_before
+            assert DeltaLog(locations.table_path(f"bronze.{chain.name}")).newest > version_before
             assert wait_for_outcome(engine, second).is_done
         completed = sorted(
             backfills_of_root(engine, first) + backfills_of_root(engine, second), key=lambda entry: entry.ended_at
@@ -130,11 +131,11 @@ def test_its_own_flows_wait_for_its_window_and_a_driver_without_flows_stays_unti
     replace_table = replacement.replace_table
 
     def replace_and_check(*arguments) -> None:
-        flow, version = running_driver.host._flows[silver.flow], DeltaLog(settings().table_path(silver.name)).newest
+        flow, version = running_driver.host._flows[silver.flow], DeltaLog(locations.table_path(silver.name)).newest
         polls_before = flow._gate_polls
         append(silver.source.table, [{"value": b"1", "partition": 0, "offset": 40}], SOURCE)
         wait_until(lambda: flow._gate_polls > polls_before + 5, 60)
-        assert DeltaLog(settings().table_path(silver.name)).newest == version, "its flow has written in its window"
+        assert DeltaLog(locations.table_path(silver.name)).newest == version, "its flow has written in its window"
         commands.execute(engine, Command(Action.STOP, (silver.flow,), "test", "a test"))
         wait_until(lambda: running_driver.query(silver) is None, 60)
         running_driver.thread.join(3)

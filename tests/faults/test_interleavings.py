@@ -33,9 +33,9 @@ from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.engine.tables import maintain
 from include.errors import LeaseHeld
+from include.lake import locations
 from include.maintenance import table_state
 from include.maintenance.table_state import CompactionPlace
-from include.settings import settings
 from include.spec import Maintenance, Table
 from tests.support.expected import Message
 from tests.support.flows import FULL, Chain, Driver, rows_of
@@ -60,7 +60,7 @@ Actor = Callable[[], str]
 
 
 def log(table: str) -> DeltaLog:
-    return DeltaLog(settings().table_path(table))
+    return DeltaLog(locations.table_path(table))
 
 
 def rows_at(table: str, version: int) -> Counter:
@@ -105,7 +105,7 @@ class History:
 
     @property
     def deleted(self) -> int:
-        return sum(not (settings().table_path(table) / path).exists() for table, path in self.files)
+        return sum(not (locations.table_path(table) / path).exists() for table, path in self.files)
 
 
 class Scenario:
@@ -383,7 +383,7 @@ def test_whatever_meets_nothing_is_lost_doubled_stuck_or_missed(
     scenario, begin = Scenario(chain, spark, engine, ask, random.Random(SEED)), time.monotonic()
     chain.topic.create(partitions=2).send("1", "2", "not a number")
     with driver(*scenario.flows) as running_driver:
-        wait_until(lambda: all(settings().is_stored(table.name) for table in scenario.flows), 60)
+        wait_until(lambda: all(locations.is_stored(table.name) for table in scenario.flows), 60)
         scenario.check(running_driver)
         for number in range(1, INTERLEAVINGS + 1):
             with capsys.disabled():

@@ -10,6 +10,7 @@ from include.catalog import Catalog
 from include.control.supervision import lag_history
 from include.control.supervision.supervision import SourceHealth
 from include.kafka import cluster
+from include.lake import locations
 from include.monitoring import rejected_rows
 from include.settings import settings
 from include.spec import Append
@@ -59,7 +60,7 @@ def test_a_broker_that_is_away_is_what_its_flows_wait_for_and_no_other(chain, to
 def test_a_flow_that_never_ran_or_whose_checkpoint_is_damaged_does_not_stop_the_others(chain, topic, run_once, engine):
     topic.create().send(1, 2)
     run_once(chain.bronze)
-    [newest_offsets] = (settings().checkpoints(chain.bronze.name) / "1" / "offsets").glob("[0-9]")
+    [newest_offsets] = (locations.checkpoints(chain.bronze.name) / "1" / "offsets").glob("[0-9]")
     newest_offsets.write_bytes(b"")
     health_by_flow = source_health.look(engine, Catalog({table.name: table for table in (chain.bronze, chain.silver)}))
     assert set(health_by_flow.values()) == {SourceHealth()}

@@ -12,9 +12,9 @@ from include.checkpoints.offset_ranges import kafka_ranges
 from include.control.commands import Action
 from include.flows.batches import STATES_WITH_ROWS, BatchHistory
 from include.kafka import broker
+from include.lake import locations
 from include.ledger import explain
 from include.ledger.verify import verify
-from include.settings import settings
 from include.spec import Table
 from tests.support.commits import kill_next_batch
 from tests.support.flows import FULL, Chain, only_in_full_runs
@@ -29,7 +29,7 @@ SEED = int(os.environ.get("SLUICE_SEED", "4"))
 
 def rows_by_version(table: Table) -> dict[int, Counter[Position]]:
     """The (partition, offset) of the rows that each version added, from full reads of all versions."""
-    path, rows_before, added = str(settings().table_path(table.name)), Counter[Position](), {}
+    path, rows_before, added = str(locations.table_path(table.name)), Counter[Position](), {}
     for version in range(DeltaTable(path).version() + 1):
         rows = DeltaTable(path, version).to_pyarrow_table(columns=["partition", "offset"]).to_pylist()
         rows_now = Counter((row["partition"], row["offset"]) for row in rows)

@@ -27,9 +27,9 @@ from include.engine.jobs.worker import leases
 from include.engine.tables import maintain as engine_maintain
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable
 from include.flows import refreshes
+from include.lake import locations
 from include.ledger import verify
 from include.maintenance import table_state, vacuum_guard
-from include.settings import settings
 from include.spec import Delta, Expect, Kafka, Maintenance, Replace, Table
 from tests.conftest import ROOT
 from tests.support.flows import only_in_full_runs, rows_of
@@ -46,11 +46,11 @@ def grow(name, append) -> Callable[[int], None]:
 
 
 def versions(table: Table) -> list[int]:
-    return DeltaLog(settings().table_path(table.name)).versions
+    return DeltaLog(locations.table_path(table.name)).versions
 
 
 def rows_at(table: Table, version: int) -> list[dict]:
-    return DeltaTable(str(settings().table_path(table.name)), version=version).to_pyarrow_table().to_pylist()
+    return DeltaTable(str(locations.table_path(table.name)), version=version).to_pyarrow_table().to_pylist()
 
 
 def has_all_rows(rows: list[dict]) -> bool:
@@ -172,7 +172,7 @@ def test_a_run_that_died_between_two_views_is_ended_by_the_same_versions(name, g
     with pytest.raises(Killed):
         refresh("monday", first, replace(second, transform=die))
     assert versions(first) == [0]
-    assert not settings().is_stored(second.name)
+    assert not locations.is_stored(second.name)
     grow(5)
     refresh("monday", first, second)
     assert (versions(first), versions(second)) == ([0], [0])
@@ -201,15 +201,15 @@ def test_a_job_that_is_killed_is_ended_by_the_next_each_view_in_one_commit(name,
     command = [sys.executable, "-m", "tests.support.jobs.refresh", name, "monday"]
     with (tmp_path / "job.log").open("ab") as log:
         job = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-        awaited_path = settings().table_path(first.name)
+        awaited_path = locations.table_path(first.name)
         awaited_path = awaited_path / "_delta_log" / f"{0:020}.json" if moment == "behind the first" else awaited_path
         wait_for_path_of_job(awaited_path, job, tmp_path / "job.log")
         processes = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
         for process in processes:
             process.kill()
         psutil.wait_procs(processes, timeout=60)
-        assert not settings().is_stored(second.name)
-        first_is_stored = settings().is_stored(first.name)
+        assert not locations.is_stored(second.name)
+        first_is_stored = locations.is_stored(first.name)
         grow(100)
         assert subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, timeout=300).returncode == 0
     assert (versions(first), versions(second)) == ([0], [0])
@@ -265,9 +265,9 @@ def test_a_changed_declaration_comes_with_the_next_refresh_in_its_one_commit(nam
     schema = stored(view.name).schema
     assert schema.simpleString() == "struct<n:bigint,half:double>"
     assert schema["n"].metadata["comment"] == "longer"
-    table = DeltaTable(str(settings().table_path(view.name)))
+    table = DeltaTable(str(locations.table_path(view.name)))
     assert (table.metadata().description, table.metadata().partition_columns) == ("another", [])
-    properties = DeltaLog(settings().table_path(view.name)).state.properties
+    properties = DeltaLog(locations.table_path(view.name)).state.properties
     assert (properties["sluice.owner"], properties["delta.enableExpiredLogCleanup"]) == ("team-x", "false")
     assert len(rows_at(view, 0)) == 8, "the version before is still there"
 
@@ -296,7 +296,7 @@ def test_a_view_of_what_is_not_stored_and_one_that_cannot_be_computed_leave_all_
     with pytest.raises(FlowFailed, match="nothing"):
         refresh("monday", replace(first, transform="SELECT nothing FROM source"), second)
     assert store.newest(engine, Window, first.name)[0].state == "failed"
-    assert not settings().is_stored(first.name)
+    assert not locations.is_stored(first.name)
     [failed] = all_kinds.newest(engine, JobKind.REFRESH, second.name)
     assert (failed.ended_at, "nothing" in (failed.failure or "")) == (None, True)
     refresh("monday", first, second)
@@ -312,7 +312,7 @@ def test_a_view_of_an_empty_table_is_replaced_and_says_so_and_one_of_none_is_lef
     output = caplog.text
     for view in (first, second):
         assert f"{view.name}: not refreshed, and left as it was: silver.{name}, which it reads, holds no rows" in output
-        assert not settings().is_stored(view.name)
+        assert not locations.is_stored(view.name)
     append(f"silver.{name}", [], "n INT, part INT")
     refresh("monday", first)
     output = caplog.text
@@ -336,7 +336,7 @@ def test_a_view_that_somebody_else_has_to_himself_is_not_refreshed(name, grow, r
         assert store.newest(engine, Window, view.name)[0].state == "skipped"
     finally:
         other_holder.stop()
-    assert not settings().is_stored(view.name)
+    assert not locations.is_stored(view.name)
 
 
 def test_a_view_is_kept_in_shape_by_its_window_like_any_table(name, grow, refresh, maintain):
@@ -344,7 +344,7 @@ def test_a_view_is_kept_in_shape_by_its_window_like_any_table(name, grow, refres
     grow(8)
     for day in range(3):
         refresh(f"day {day}", view)
-    path = settings().table_path(view.name)
+    path = locations.table_path(view.name)
     wait_until(lambda: len(list(path.glob("part=*/*.parquet"))) > 4, 10)
     completed_window = maintain(view)
     assert (completed_window.state, completed_window.before.rows, completed_window.after.rows) == ("done", 8, 8)
@@ -360,7 +360,7 @@ def test_a_view_reads_an_old_version_as_it_was_until_its_file_no_longer_declares
     prices = Table(
         name=f"silver.{name}", comment="", source=Kafka("unused"), schema="id INT, price INT", maintain=policy
     )
-    path = settings().table_path(prices.name)
+    path = locations.table_path(prices.name)
     for number in range(3):
         append(prices.name, [{"id": number, "price": 10}], prices.schema)
     log = DeltaLog(path)

@@ -9,7 +9,7 @@ from include.control.jobs import rewinds, store
 from include.control.jobs.rewinds import Rewind
 from include.delta.commit_history import REWIND
 from include.delta.delta_log import DeltaLog
-from include.settings import settings
+from include.lake import locations
 from tests.support.flows import double_numbers, has_rows, only_in_full_runs, rows_of
 from tests.support.jobs.process import Job
 from tests.support.producing import produce_numbers
@@ -27,7 +27,7 @@ def in_phase(phase: str) -> Callable:
 
 def has_restored(layer: int) -> Callable:
     def condition(_engine, silver) -> bool:
-        log = DeltaLog(settings().table_path(silver.name.replace("silver", ("silver", "gold")[layer])))
+        log = DeltaLog(locations.table_path(silver.name.replace("silver", ("silver", "gold")[layer])))
         return REWIND in log.commit(log.newest).metadata
 
     return condition
@@ -53,7 +53,7 @@ def test_a_rewind_that_is_killed_beside_a_live_stream_is_ended_by_the_next_and_e
     with driver(bronze, silver, gold) as running_driver:
         with produce_numbers(chain.topic, 20, 0.2):
             wait_until(lambda: has_rows(gold), 300)
-            wait_until(lambda: DeltaLog(settings().table_path(gold.name)).newest > 2, 300)
+            wait_until(lambda: DeltaLog(locations.table_path(gold.name)).newest > 2, 300)
             valid_moment = moment_of(gold)
             running_driver.change(silver, transform=double_numbers)
             ask(Action.RESTART, silver)
@@ -76,7 +76,7 @@ def has_wrong_rows(silver) -> bool:
 
 def assert_restored_files(table: str) -> None:
     """Assert that each commit of the rewind leaves exactly the files of the version that it restores."""
-    log = DeltaLog(settings().table_path(table))
+    log = DeltaLog(locations.table_path(table))
     for commit in log.commits():
         if REWIND in commit.metadata:
             files_after, files_before = (

@@ -7,8 +7,8 @@ import pytest
 from include.control.commands import Action
 from include.engine.fast_path.topic_reader import TopicReader
 from include.errors import FlowBroken, Unreachable
+from include.lake import locations
 from include.lake.paths import remove_tree
-from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.commits import switch_fast_path
 from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
@@ -172,7 +172,7 @@ def stored_values(table: Table) -> list:
 def test_a_source_table_that_was_overwritten_is_refused(append, run_once, spark, name):
     append(f"bronze.{name}", [{"a": 1}], ROW)
     run_once(copy_table(name))
-    path = str(settings().table_path(f"bronze.{name}"))
+    path = str(locations.table_path(f"bronze.{name}"))
     spark.createDataFrame([{"a": 2}], ROW).write.format("delta").mode("overwrite").save(path)
     with pytest.raises(FlowBroken) as refusal:
         run_once(copy_table(name))
@@ -184,7 +184,7 @@ def test_a_source_table_that_was_overwritten_is_refused(append, run_once, spark,
 def test_a_source_table_that_was_deleted_and_made_anew_is_refused(append, run_once, name):
     append(f"bronze.{name}", [{"a": 1}], ROW)
     run_once(copy_table(name))
-    remove_tree(settings().table_path(f"bronze.{name}"))
+    remove_tree(locations.table_path(f"bronze.{name}"))
     append(f"bronze.{name}", [{"a": 2}], ROW)
     with pytest.raises(FlowBroken) as refusal:
         run_once(copy_table(name))
@@ -194,7 +194,7 @@ def test_a_source_table_that_was_deleted_and_made_anew_is_refused(append, run_on
 
 def test_a_data_file_of_the_source_that_is_gone_is_named(append, run_once, name):
     append(f"bronze.{name}", [{"a": 1}], ROW)
-    for file in settings().table_path(f"bronze.{name}").glob("*.parquet"):
+    for file in locations.table_path(f"bronze.{name}").glob("*.parquet"):
         file.unlink()
     with pytest.raises(FlowBroken, match=f"silver.{name}.*parquet") as refusal:
         run_once(copy_table(name))
@@ -206,7 +206,7 @@ def test_a_column_the_source_gets_while_it_is_read_lets_the_flow_go_on_at_once(a
     table = copy_table(name, interval_seconds=0.5)
     with driver(table, is_supervised=False):
         wait_for_rows(table, 1)
-        spark.sql(f"ALTER TABLE delta.`{settings().table_path(f'bronze.{name}')}` ADD COLUMNS (b INT)")
+        spark.sql(f"ALTER TABLE delta.`{locations.table_path(f'bronze.{name}')}` ADD COLUMNS (b INT)")
         append(f"bronze.{name}", [{"a": 2, "b": 3}], "a INT, b INT")
         wait_for_rows(table, 2)
     assert stored_values(table) == [1, 2]

@@ -14,8 +14,8 @@ from include.control.commands import Action
 from include.control.store import database
 from include.control.store.schema import losses
 from include.errors import FlowBroken
+from include.lake import locations
 from include.monitoring import status
-from include.settings import settings
 from include.spec import KAFKA_SCHEMA_WITH_IDS, Kafka, Table
 from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
 from tests.support.topic import Topic
@@ -84,7 +84,7 @@ def test_a_topic_that_comes_while_a_pattern_is_read_is_read_and_then_known_for_w
         running_driver.thread.join(240)
         assert running_driver.error.error.startswith(("TOPIC_REPLACED", "KAFKA_DATA_LOSS"))
         assert table.name in str(running_driver.error)
-    owner = json.loads((settings().checkpoints(table.flow) / "1" / "owner.json").read_text())
+    owner = json.loads((locations.checkpoints(table.flow) / "1" / "owner.json").read_text())
     assert sorted(owner["source"]["topics"]) == [a.name, b.name]
     ask(Action.START, table)
     with pytest.raises(FlowBroken, match=f"topic '{b.name}' was deleted and recreated") as refusal:

@@ -30,6 +30,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine.batch import batch
 from include.engine.stream import preparation
 from include.errors import Unreachable
+from include.lake import locations
 from include.lake.paths import names
 from include.maintenance import table_state, vacuum_guard
 from include.maintenance.plan import OPTIMIZE, VACUUM
@@ -45,7 +46,7 @@ SILVER = "silver.tracker_readings"
 
 
 def log(table: Table) -> DeltaLog:
-    return DeltaLog(settings().table_path(table.name))
+    return DeltaLog(locations.table_path(table.name))
 
 
 def send_in_batches(chain: Chain, count: int, begin: int = 0) -> None:
@@ -232,7 +233,7 @@ def test_an_optimize_by_hand_beside_a_live_upsert_ends_no_flow_and_costs_no_row(
         while not stopped.wait(0.5):
             # On a conflict, the manual OPTIMIZE may fail, but the stream must not fail.
             with suppress(PySparkException, Py4JJavaError):
-                session.sql(f"OPTIMIZE delta.`{settings().table_path(gold.name)}`")
+                session.sql(f"OPTIMIZE delta.`{locations.table_path(gold.name)}`")
                 count += 1
         return count
 
@@ -325,7 +326,7 @@ def has_committed(table: Table, operation: str) -> Callable[[], bool]:
 
 
 def data_files(table: Table) -> int:
-    return sum(name.endswith(".parquet") for name in names(settings().table_path(table.name)))
+    return sum(name.endswith(".parquet") for name in names(locations.table_path(table.name)))
 
 
 def has_new_file(table: Table) -> Callable[[], bool]:
@@ -450,8 +451,8 @@ def test_a_driver_that_is_killed_while_its_flow_waits_at_the_gate_loses_and_doub
         commits_before = pipeline.commits(SILVER)
         pipeline.produce(random_events(2, count=500))
         wait_until(lambda: pipeline.count("bronze.tracker_events") == 1_000, 60, pipeline.log.read_text)
-        offsets = from_environment(pipeline.environment).checkpoints(SILVER) / "1" / "offsets"
-        commits = from_environment(pipeline.environment).checkpoints(SILVER) / "1" / "commits"
+        offsets = locations.checkpoints(SILVER, from_environment(pipeline.environment)) / "1" / "offsets"
+        commits = locations.checkpoints(SILVER, from_environment(pipeline.environment)) / "1" / "commits"
         wait_until(lambda: newest_number(offsets) > newest_number(commits), 60)
         driver.send_signal(signal.SIGKILL)
         driver.wait(10)

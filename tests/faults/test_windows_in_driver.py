@@ -13,8 +13,8 @@ from include.control.jobs.windows import Window
 from include.control.store import job_id
 from include.delta.delta_log import DeltaLog
 from include.engine.tables import maintain
+from include.lake import locations
 from include.ledger import verify
-from include.settings import settings
 from include.spec import Maintenance, Table
 from tests.support.flows import Chain, rows_of, wait_for_rows
 from tests.support.waiting import wait_until
@@ -115,7 +115,7 @@ def test_a_driver_that_is_to_end_leaves_its_window_to_its_successor(silver, driv
     with driver(silver) as successor:
         wait_until(lambda: store.get(engine, Window, number).state == "done", 60)
         assert successor.error is None
-    assert len(DeltaLog(settings().table_path(silver.name)).state.live) == 1
+    assert len(DeltaLog(locations.table_path(silver.name)).state.live) == 1
 
 
 def test_a_window_whose_driver_died_is_told_so(name, engine):

@@ -17,6 +17,7 @@ from include.engine.jobs.replay import ReplayJob
 from include.engine.jobs.worker import Worker
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
+from include.lake import locations
 from include.settings import settings
 from include.spec import Table
 
@@ -33,7 +34,7 @@ def append(spark: SparkSession) -> Callable[[str, list[dict], str], None]:
 
     def write(table: str, rows: list[dict], schema: str) -> None:
         frame = spark.createDataFrame(rows, schema).coalesce(1)
-        frame.write.format("delta").mode("append").save(str(settings().table_path(table)))
+        frame.write.format("delta").mode("append").save(str(locations.table_path(table)))
 
     return write
 
@@ -58,7 +59,7 @@ def run_once(spark: SparkSession) -> Callable[..., None]:
 @pytest.fixture
 def stored(spark: SparkSession) -> Callable[[str], DataFrame]:
     """Returns the current rows of a stored table."""
-    return lambda table: spark.read.format("delta").load(str(settings().table_path(table)))
+    return lambda table: spark.read.format("delta").load(str(locations.table_path(table)))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from include.engine.fast_path import data_file
 from include.engine.fast_path.transaction import Target
 from include.engine.session import jvm_of
 from include.engine.tables import maintain
-from include.settings import settings
+from include.lake import locations
 from include.spec import Append, Delta, Table, Upsert
 from tests.support.flows import FULL
 
@@ -41,7 +41,7 @@ def stored_table(spark, name: str, write: Append | Upsert) -> Table:
     table = Table(name=f"silver.{name}", comment="x", source=Delta(f"bronze.{name}"), schema=SCHEMA, write=write)
     builder = (
         DeltaTable.create(spark)
-        .location(str(settings().table_path(table.name)))
+        .location(str(locations.table_path(table.name)))
         .addColumns(spark.createDataFrame([], SCHEMA).schema)
     )
     builder.execute()
@@ -74,7 +74,7 @@ def commit_with_spark(spark, table: Table, batch: int) -> None:
 
 def commits_of(table: Table) -> list[tuple[str, dict]]:
     """Operation and metadata of each commit after the creation, oldest first."""
-    log = DeltaLog(settings().table_path(table.name))
+    log = DeltaLog(locations.table_path(table.name))
     return [(found.operation, found.metadata) for found in map(log.commit, log.versions[1:])]
 
 
@@ -82,7 +82,7 @@ def test_no_commit_takes_its_metadata_from_the_session_that_is_active_in_its_thr
     """Delta reads a missing `userMetadata` from that session, and any code of the driver may activate another one."""
     own, other = spark.newSession(), spark.newSession()
     other.conf.set(commit.USER_METADATA, '{"flow": "another"}')
-    path = settings().table_path(table.name)
+    path = locations.table_path(table.name)
     target = Target(own, table.name)
     jvm = jvm_of(spark)
     before = jvm.SparkSession.active()

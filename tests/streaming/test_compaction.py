@@ -16,8 +16,8 @@ from include.delta.delta_log import DeltaLog
 from include.engine.fast_path import data_file
 from include.engine.fast_path.transaction import Layout, Target, Transaction
 from include.engine.tables import maintain
+from include.lake import locations
 from include.maintenance.plan import OPTIMIZE, Step
-from include.settings import settings
 from tests.support.commits import switch_fast_path
 
 SCHEMA = """
@@ -34,7 +34,7 @@ def switched_on(monkeypatch) -> None:
 
 @pytest.fixture
 def path(name) -> Path:
-    return settings().table_path(f"bronze.{name}")
+    return locations.table_path(f"bronze.{name}")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def compact(spark, name):
     def run(smaller_than_bytes: int = MB, target_bytes: int = 8 * MB):
         numbers = {"smaller_than_bytes": smaller_than_bytes, "target_bytes": target_bytes}
         maintain.compact(spark, f"bronze.{name}", Step(OPTIMIZE, True, "a test", numbers), {"window": 7})
-        log = DeltaLog(settings().table_path(f"bronze.{name}"))
+        log = DeltaLog(locations.table_path(f"bronze.{name}"))
         return log.commit(log.versions[-1])
 
     return run

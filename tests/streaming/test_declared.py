@@ -9,6 +9,7 @@ from include.catalog import Catalog
 from include.control.store import database
 from include.engine.tables import create_table, maintain
 from include.errors import FlowBroken
+from include.lake import locations
 from include.maintenance import table_state
 from include.maintenance.plan import OPTIMIZE
 from include.settings import settings
@@ -29,7 +30,7 @@ def table(name: str, **overrides) -> Table:
 
 
 def delta_table(table: Table) -> DeltaTable:
-    return DeltaTable(str(settings().table_path(table.name)))
+    return DeltaTable(str(locations.table_path(table.name)))
 
 
 def comments(table: Table) -> dict[str, str]:
@@ -115,7 +116,7 @@ def test_another_partitioning_is_refused(spark, name, was: tuple, now: tuple, wo
 
 
 def clustering_columns(spark, definition: Table) -> list[str]:
-    path = settings().table_path(definition.name)
+    path = locations.table_path(definition.name)
     return spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()["clusteringColumns"]
 
 
@@ -129,7 +130,7 @@ def plan(definition: Table):
 def arrive(spark, name: str, begin: int, end: int, day: str = "2026-03-01") -> None:
     """Appends one file of rows to bronze."""
     rows = spark.range(begin, end, 1, 1).selectExpr("id", f"DATE'{day}' AS day", "md5(CAST(id AS STRING)) AS text")
-    rows.write.format("delta").mode("append").save(str(settings().table_path(f"bronze.{name}")))
+    rows.write.format("delta").mode("append").save(str(locations.table_path(f"bronze.{name}")))
 
 
 def test_clustering_arrives_follows_its_file_and_is_what_compaction_does(spark, run_once, name):
@@ -167,7 +168,7 @@ def test_a_table_without_clustering_can_be_clustered_later(spark, name):
 @only_in_full_runs
 def test_a_partitioned_table_is_written_compacted_and_vacuumed_partition_by_partition(spark, run_once, name):
     partitioned_table = table(name, partition_by=("day",))
-    path = settings().table_path(partitioned_table.name)
+    path = locations.table_path(partitioned_table.name)
     arrive(spark, name, 0, 30, "2026-03-01")
     arrive(spark, name, 30, 60, "2026-03-02")
     run_once(partitioned_table)

@@ -15,6 +15,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine.tables import create_table, maintain
 from include.errors import FlowBroken, FlowFailed, Unreachable
 from include.flows.batches import BatchHistory
+from include.lake import locations
 from include.ledger import verify
 from include.ledger.batch_files import AppendedFiles
 from include.maintenance import table_state
@@ -30,7 +31,7 @@ CHANGES_SCHEMA = "id BIGINT, n INT, _change_type STRING, _commit_version BIGINT"
 @pytest.fixture
 def source(spark, name):
     """Runs SQL on the bronze table of the test, which is `{t}` in the text: `source("DELETE FROM {t}")`."""
-    path = settings().table_path(f"bronze.{name}")
+    path = locations.table_path(f"bronze.{name}")
     return lambda text: spark.sql(text.replace("{t}", f"delta.`{path}`"))
 
 
@@ -40,7 +41,7 @@ def reader(name: str, layer: str = "silver", schema: str = "id BIGINT, n INT", *
 
 def offsets(table: str) -> list[tuple[int, int, bool]]:
     """The end of each batch of a flow: version, file index, and whether it lies in the initial snapshot."""
-    checkpoint_path = settings().checkpoints(table) / "1"
+    checkpoint_path = locations.checkpoints(table) / "1"
     end_offsets = [
         checkpoint_files.end_offset(checkpoint_path, batch)
         for batch in range((checkpoint_files.last_planned(checkpoint_path) or 0) + 1)
@@ -50,7 +51,7 @@ def offsets(table: str) -> list[tuple[int, int, bool]]:
 
 def ledger_batches(table: Table) -> list[tuple[int, int | None, list[tuple[int, int, int | None]]]]:
     """The batches in the ledger: number, rows, and the version, index and rows of each file that the batch read."""
-    appends = AppendedFiles(DeltaLog(settings().table_path(table.source.table)), table.source)
+    appends = AppendedFiles(DeltaLog(locations.table_path(table.source.table)), table.source)
     history = list(BatchHistory(table).batches())[::-1]
     assert {batch.state for batch in history} == {"committed"}
     return [
@@ -61,13 +62,13 @@ def ledger_batches(table: Table) -> list[tuple[int, int | None, list[tuple[int, 
 
 def batch_row_counts(table: str) -> list[int]:
     """The number of rows that each batch of a flow wrote."""
-    log = DeltaLog(settings().table_path(table))
+    log = DeltaLog(locations.table_path(table))
     commits = [log.commit(version) for version in log.versions]
     return [commit.rows or 0 for commit in commits if "batch" in commit.metadata]
 
 
 def test_a_table_of_eight_files_is_read_five_files_a_batch_and_the_offsets_say_so(spark, run_once, name):
-    path = str(settings().table_path(f"bronze.{name}"))
+    path = str(locations.table_path(f"bronze.{name}"))
     spark.range(0, 16_384, 1, 8).write.format("delta").save(path)
     table = reader(name, schema="id BIGINT", max_files=5)
     run_once(table)
@@ -93,7 +94,7 @@ def test_a_table_of_eight_files_is_read_five_files_a_batch_and_the_offsets_say_s
 
 @only_in_full_runs
 def test_max_bytes_ends_a_batch_and_a_batch_has_at_least_one_file(spark, run_once, name):
-    spark.range(0, 40, 1, 4).write.format("delta").save(str(settings().table_path(f"bronze.{name}")))
+    spark.range(0, 40, 1, 4).write.format("delta").save(str(locations.table_path(f"bronze.{name}")))
     table = reader(name, schema="id BIGINT", max_bytes=1)
     run_once(table)
     assert batch_row_counts(table.name) == [10, 10, 10, 10]
@@ -104,7 +105,7 @@ def test_a_flow_begins_with_a_version_or_a_moment_and_goes_on_from_there(source,
     source("CREATE TABLE {t} (id BIGINT, n INT) USING delta")
     for number in (1, 2, 3):
         source(f"INSERT INTO {{t}} VALUES ({number}, {number})")
-    seconds = DeltaLog(settings().table_path(f"bronze.{name}")).commit(2).timestamp
+    seconds = DeltaLog(locations.table_path(f"bronze.{name}")).commit(2).timestamp
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{round(seconds * 1000) % 1000:03}Z"
     tables = [reader(name, "silver", since_version=3), reader(name, "gold", since=moment)]
     run_once(*tables)
@@ -247,7 +248,7 @@ def test_an_aggregate_of_an_upserted_table_follows_its_changes(spark, source, ru
     run_once(silver, gold)
     assert hours(name) == [("12", 10, 2), ("13", 7, 1)]
     # A person erases an id from silver. An hour without remaining rows leaves gold.
-    spark.sql(f"DELETE FROM delta.`{settings().table_path(silver.name)}` WHERE id = 2")
+    spark.sql(f"DELETE FROM delta.`{locations.table_path(silver.name)}` WHERE id = 2")
     run_once(gold)
     assert hours(name) == [("12", 10, 2)]
 
@@ -276,7 +277,7 @@ def test_vacuum_keeps_the_changes_that_a_stopped_reader_has_yet_to_read(spark, s
     table = reader(name, schema=CHANGES_SCHEMA, changes=True)
     run_once(table)
     source("UPDATE {t} SET n = 21 WHERE id = 2")
-    path = settings().table_path(f"bronze.{name}")
+    path = locations.table_path(f"bronze.{name}")
     change_files = list((path / "_change_data").glob("*.parquet"))
     assert change_files
     for file in change_files:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from include.errors import FlowFailed
+from include.lake import locations
 from include.lake.paths import remove_tree
-from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert
 from tests.support.commits import intercept_commits, switch_fast_path
 
@@ -140,7 +140,7 @@ def test_a_batch_committed_to_the_table_but_not_to_the_checkpoint_is_not_written
 ):
     arrive(("a", "2026-03-01T12:00:01", 60), ("a", "2026-03-01T12:00:02", 400))
     run_once(readings(name), per_minute(name))
-    commits = settings().checkpoints(f"{layer}.{name}") / "1" / "commits"
+    commits = locations.checkpoints(f"{layer}.{name}") / "1" / "commits"
     for file in (commits / "0", commits / ".0.crc"):
         file.unlink(missing_ok=True)
     arrive(("a", "2026-03-01T12:00:03", 61))
@@ -154,7 +154,7 @@ def test_every_commit_says_which_batch_it_is(arrive, run_once, spark, name, is_f
     arrive(("a", "2026-03-01T12:00:01", 60))
     run_once(readings(name), per_minute(name))
     for layer in ("silver", "gold"):
-        history = spark.sql(f"DESCRIBE HISTORY delta.`{settings().table_path(f'{layer}.{name}')}`")
+        history = spark.sql(f"DESCRIBE HISTORY delta.`{locations.table_path(f'{layer}.{name}')}`")
         metadata = json.loads(history.orderBy("version", ascending=False).first().userMetadata)
         assert (metadata["flow"], metadata["generation"], metadata["batch"]) == (
             f"{layer}.{name}",
@@ -170,7 +170,7 @@ def test_every_commit_says_which_batch_it_is(arrive, run_once, spark, name, is_f
 def test_a_flow_whose_checkpoint_was_deleted_is_refused_instead_of_doubling_its_rows(arrive, run_once, stored, name):
     arrive(("a", "2026-03-01T12:00:01", 60))
     run_once(readings(name))
-    remove_tree(settings().checkpoints(f"silver.{name}") / "1")
+    remove_tree(locations.checkpoints(f"silver.{name}") / "1")
     with pytest.raises(FlowFailed, match="write rows twice: restore that directory"):
         run_once(readings(name))
     assert stored(f"silver.{name}").count() == 1
@@ -179,7 +179,7 @@ def test_a_flow_whose_checkpoint_was_deleted_is_refused_instead_of_doubling_its_
 def test_a_flow_whose_table_was_deleted_is_refused_instead_of_losing_its_rows(arrive, run_once, name):
     arrive(("a", "2026-03-01T12:00:01", 60))
     run_once(readings(name))
-    remove_tree(settings().table_path(f"silver.{name}"))
+    remove_tree(locations.table_path(f"silver.{name}"))
     with pytest.raises(FlowFailed, match="leave rows out: restore the table"):
         run_once(readings(name))
 

@@ -24,6 +24,7 @@ from include.engine.fast_path.transaction import Refusal, Target, Transaction
 from include.engine.rows import prepare
 from include.engine.tables import create_table
 from include.errors import FlowBroken, LedgerMismatch
+from include.lake import locations
 from include.ledger import row_outcomes, verify
 from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert, Watermark
@@ -92,7 +93,7 @@ def arrive(append, name) -> Callable[..., None]:
 def assert_metrics_are_true(table: str) -> None:
     """Compares the metrics of each commit of rows with the files that it added and removed."""
     rows_by_file: dict[str, int] = {}
-    log = settings().table_path(table) / "_delta_log"
+    log = locations.table_path(table) / "_delta_log"
     for file in sorted(log.glob("*.json")):
         actions = [json.loads(line) for line in file.read_text().splitlines()]
         added = [action["add"] for action in actions if "add" in action]
@@ -105,6 +106,7 @@ def assert_metrics_are_true(table: str) -> None:
             sizes = sum(add["size"] for add in added)
             assert metrics == {"numFiles": len(added), "numOutputRows": rows_added, "numOutputBytes": sizes}
         if info["operation"] == "MERGE":
+            assert set(info["operationParameters"].values()) <= {"[]", "null"}, "no clause is made up"
             inserted, updated, deleted, copied = (
                 metrics[f"numTargetRows{did}"] for did in ("Inserted", "Updated", "Deleted", "Copied")
             )
@@ -117,7 +119,7 @@ def assert_metrics_are_true(table: str) -> None:
 
 def fast_path_flags(table: str) -> list[bool]:
     """Whether each batch of a table took the fast path, oldest first."""
-    metadata = [commit.metadata for commit in DeltaLog(settings().table_path(table)).commits()]
+    metadata = [commit.metadata for commit in DeltaLog(locations.table_path(table)).commits()]
     return [entry["fast_path"] for entry in reversed(metadata) if "batch" in entry]
 
 
@@ -163,8 +165,8 @@ def test_both_paths_leave_the_same_rows_and_the_same_stamps(arrive, run_once, sp
         ]
         gold_rows = [tuple(map(str, row.values())) for row in rows_of(gold.name)]
         contents.append((Counter(rows), Counter(quarantine_rows), Counter(gold_rows)))
-        metadata = [commit.metadata for commit in DeltaLog(settings().table_path(silver.name)).commits()]
-        of_quarantine = [commit.metadata for commit in DeltaLog(settings().table_path(silver.quarantine)).commits()]
+        metadata = [commit.metadata for commit in DeltaLog(locations.table_path(silver.name)).commits()]
+        of_quarantine = [commit.metadata for commit in DeltaLog(locations.table_path(silver.quarantine)).commits()]
         batch_metadata.append(
             [(entry["rows"], entry["newest"], entry["source_to"]) for entry in metadata if "batch" in entry]
             + [(entry["batch"], entry["source_to"]) for entry in of_quarantine if "batch" in entry]
@@ -211,11 +213,11 @@ def test_an_aggregate_without_buckets_is_the_same_by_both_paths_and_rewrites_onl
         )
         assert fast_path_rows == spark_rows
     assert (set(fast_path_flags(f"gold.{name}")), set(fast_path_flags(spark_table.name))) == ({True}, {False})
-    files_before = {file.path for file in DeltaLog(settings().table_path(f"gold.{name}")).state.live}
+    files_before = {file.path for file in DeltaLog(locations.table_path(f"gold.{name}")).state.live}
     # This device sorts last, so no other row changes.
     arrive(("ÿ", 9, 70))
     run_once(silver, running_totals(name))
-    assert files_before < {file.path for file in DeltaLog(settings().table_path(f"gold.{name}")).state.live}
+    assert files_before < {file.path for file in DeltaLog(locations.table_path(f"gold.{name}")).state.live}
     assert_metrics_are_true(f"gold.{name}")
     assert verify.verify(running_totals(name)).batches == 4
 
@@ -249,9 +251,9 @@ def test_files_of_any_size_are_rewritten_part_by_part(append, run_once, name, mo
     assert len(rows_of(silver.name)) == 999
     verify.verify(silver)
     # A repeated change rewrites nothing, and leaves no file behind.
-    table = DeltaTable(str(settings().table_path(silver.name)))
+    table = DeltaTable(str(locations.table_path(silver.name)))
     assert table.version() == 3 and len(table.file_uris()) == 2
-    stored_files = list(settings().table_path(silver.name).glob("*.parquet"))
+    stored_files = list(locations.table_path(silver.name).glob("*.parquet"))
     assert len(stored_files) == len(table.file_uris()) + 1
 
 
@@ -324,8 +326,8 @@ def expected_outcomes(batches: list[list[changes_of_keys.Change]], write: Upsert
 
 
 def assert_each_falsified_number_is_found(table: Table) -> None:
-    version = DeltaLog(settings().table_path(table.name)).newest
-    file = settings().table_path(table.name) / "_delta_log" / f"{version:020}.json"
+    version = DeltaLog(locations.table_path(table.name)).newest
+    file = locations.table_path(table.name) / "_delta_log" / f"{version:020}.json"
     lines = file.read_text().splitlines()
     commit = next(line for line in lines if "commitInfo" in line)
 
@@ -373,7 +375,7 @@ def test_a_table_stays_plain_for_every_reader(arrive, run_once, spark, name):
         arrive(*rows)
         run_once(readings(name), per_minute(name))
     for table, column in ((f"silver.{name}", "time"), (f"gold.{name}", "minute")):
-        table_path = settings().table_path(table)
+        table_path = locations.table_path(table)
         assert (table_path / "_delta_log" / f"{DeltaTable(str(table_path)).version():020}.crc").exists()
         frame = spark.read.format("delta").load(str(table_path))
         arrow_rows = rows_of(table)
@@ -457,7 +459,7 @@ def test_an_optimize_and_a_restore_by_hand_between_two_batches_lose_and_double_n
     arrive(("a", 2, 61))
     run_once(silver)
     spark.sql(f"OPTIMIZE silver.{name}")
-    version = DeltaTable(str(settings().table_path(silver.name))).version()
+    version = DeltaTable(str(locations.table_path(silver.name))).version()
     arrive(("a", 1, 62), ("a", 3, 63))
     run_once(silver)
     assert sorted(row["bpm"] for row in rows_of(silver.name)) == [60, 61, 63]

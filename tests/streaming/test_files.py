@@ -19,6 +19,7 @@ from include.control.commands import Action, Command
 from include.control.store import database
 from include.engine.batch import batch_of_files
 from include.errors import FlowBroken, FlowFailed
+from include.lake import locations
 from include.lake.paths import remove_tree
 from include.ledger import verify
 from include.monitoring import status
@@ -353,7 +354,7 @@ def test_a_reset_reads_what_came_since_and_nothing_again(landing, run_once, fail
     landing.drop("empty.parquet", b"")
     fails(run_once, table)
     if not is_log_left:
-        remove_tree(settings().checkpoints(table.name) / "1")
+        remove_tree(locations.checkpoints(table.name) / "1")
     landing.drop("new.parquet", as_parquet(a=[4]))
     commands.execute(
         database.connect(settings().control_url), Command(Action.RESET_CHECKPOINT, (table.name,), "test", "a test")
@@ -369,7 +370,7 @@ def test_a_checkpoint_whose_log_of_files_was_cut_short_is_refused(landing, run_o
     table = landing.table()
     landing.drop("a.csv", "a\n1\n")
     run_once(table)
-    log = settings().checkpoints(table.name) / "1" / "sources" / "0"
+    log = locations.checkpoints(table.name) / "1" / "sources" / "0"
     for log_text, sentence in (("", "it was cut short"), (None, "ends before what the batches have read")):
         for file in (log / "0", log / ".0.crc"):
             file.unlink(missing_ok=True)

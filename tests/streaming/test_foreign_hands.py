@@ -8,6 +8,7 @@ from include.control.store import database
 from include.delta import stored_table
 from include.engine.fast_path.transaction import Target
 from include.errors import FlowBroken
+from include.lake import locations
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.batches import BatchWriter
@@ -26,7 +27,7 @@ def numbers(table: Table) -> list[int]:
 
 
 def restore(spark, table: Table, version: int) -> None:
-    spark.sql(f"RESTORE delta.`{settings().table_path(table.name)}` TO VERSION AS OF {version}")
+    spark.sql(f"RESTORE delta.`{locations.table_path(table.name)}` TO VERSION AS OF {version}")
 
 
 def test_a_flow_does_not_go_on_behind_a_restore_by_hand_and_a_reset_brings_back_what_it_took(
@@ -53,7 +54,7 @@ def test_a_running_flow_notices_a_restore_before_its_next_commit_on_both_paths(t
     writer.write(table, [(0,)])
     writer.context = writer.new_context(table)
     writer.write(table, [(1,)])
-    spark.sql(f"OPTIMIZE delta.`{settings().table_path(table.name)}`")
+    spark.sql(f"OPTIMIZE delta.`{locations.table_path(table.name)}`")
     writer.write(table, [(2,)])
     target = Target(spark, table.name)
     target.note(stored_table.open_table(table.name).version())

@@ -23,6 +23,7 @@ from include.engine.fast_path import data_file, transaction
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.errors import FlowFailed
+from include.lake import locations
 from include.settings import settings
 from include.spec import Delta, Expect, Kafka, Table, Upsert
 from tests.support import footprint
@@ -119,7 +120,7 @@ def test_a_flow_that_has_ended_leaves_nothing_in_either_process(spark, driver, n
 def test_of_the_commits_of_a_driver_memory_keeps_those_since_a_checkpoint(spark, name, monkeypatch):
     """Delta walks through these at each commit: the cost of a batch would grow with the age of its driver."""
     monkeypatch.setattr(transaction, "COMMITS_BETWEEN_LISTINGS", 5)
-    path = settings().table_path(f"silver.{name}")
+    path = locations.table_path(f"silver.{name}")
     properties = "'delta.checkpointInterval' = '5'"
     spark.sql(f"CREATE TABLE delta.`{path}` (id BIGINT) USING delta TBLPROPERTIES ({properties})")
     target = transaction.Target(spark, f"silver.{name}")

@@ -19,6 +19,7 @@ from include.control.store import database
 from include.engine.batch import batch_of_files
 from include.engine.check import check
 from include.errors import DeclarationError, FlowBroken, Unreachable
+from include.lake import locations
 from include.lake.paths import remove_tree
 from include.ledger import verify
 from include.monitoring import status
@@ -92,7 +93,7 @@ def test_no_name_of_a_file_stops_its_folder_and_a_corrected_one_is_read(landing,
     os.rename(os.path.join(folder, b"caf\xe9.csv"), os.path.join(folder, "caf\u00e9.csv".encode()))  # noqa: PTH104, PTH118
     landing.drop("nothing", "a\n-2\n")
     # Without its log, the new generation begins with the names in the table and its quarantine.
-    remove_tree(settings().checkpoints(table.name) / "1")
+    remove_tree(locations.checkpoints(table.name) / "1")
     commands.execute(
         database.connect(settings().control_url), Command(Action.RESET_CHECKPOINT, (table.name,), "test", "a test")
     )

@@ -15,6 +15,7 @@ from include.control.commands import Action, Command
 from include.control.store import database
 from include.control.store.schema import runs
 from include.engine.stream import flow, pacer, trigger_clock
+from include.lake import locations
 from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.flows import Driver, rows_of, wait_for_rows
@@ -75,7 +76,7 @@ def begin(driver: Driver, table: Table) -> None:
 
 
 def newest_version(table: Table) -> int:
-    return DeltaTable(str(settings().table_path(table.name))).version()
+    return DeltaTable(str(locations.table_path(table.name))).version()
 
 
 def run_command(action: Action, table: Table) -> None:

@@ -12,6 +12,7 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql.connect.session import SparkSession
 
+from include.lake import locations
 from include.local import artifacts, java
 from include.settings import settings
 from tests.conftest import ROOT, free_port
@@ -36,10 +37,10 @@ class Lake:
     """Tables of a home of their own, written without Spark."""
 
     def __init__(self, home: Path) -> None:
-        self._settings = replace(settings(), home=home, lake=home / "lake")
+        self._settings = replace(settings(), home=home, lake=str(home / "lake"))
 
     def append(self, table: str, **columns: list) -> None:
-        path = self._settings.table_path(table)
+        path = locations.table_path(table, self._settings)
         write_deltalake(path, pa.table(columns), mode="append", schema_mode="merge")
 
 

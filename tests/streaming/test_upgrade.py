@@ -4,6 +4,7 @@ import tarfile
 from collections.abc import Callable
 
 from include.checkpoints import checkpoint_files
+from include.lake import locations
 from include.settings import settings
 from include.spec import Delta, Expect, Table
 from tests.conftest import ROOT
@@ -25,7 +26,7 @@ def test_a_flow_of_the_first_release_goes_on_where_its_checkpoint_stands(run_onc
     run_once(FLOW)
     assert sorted(row.number for row in stored(FLOW.name).collect()) == [1, 2, 3, 4]
     assert sorted(row.number for row in stored(FLOW.quarantine).collect()) == [100, 101, 102]
-    checkpoints = settings().checkpoints(FLOW.flow)
+    checkpoints = locations.checkpoints(FLOW.flow)
     assert checkpoint_files.newest_generation(checkpoints) == 1
     assert checkpoint_files.last_committed(checkpoints / "1") == 2
     assert checkpoint_files.owner(checkpoints / "1")["first"] == 0

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from include.lake import locations
 from include.lake.paths import remove_tree
-from include.settings import settings
 from include.spec import Delta, Table
 
 SETTINGS = {"spark.sql.shuffle.partitions": "2"}
@@ -30,11 +30,11 @@ class StoredTable:
 
     @property
     def path(self) -> Path:
-        return settings().table_path(self.table.name)
+        return locations.table_path(self.table.name)
 
     @property
     def checkpoint(self) -> Path:
-        return settings().checkpoints(self.table.flow) / str(self.generation)
+        return locations.checkpoints(self.table.flow) / str(self.generation)
 
     def create(self, data: pyarrow.Table) -> None:
         """Create the table without rows."""
@@ -73,7 +73,7 @@ class StoredTable:
 
     def delete_checkpoints(self) -> None:
         """Delete all checkpoints of the flow."""
-        remove_tree(settings().checkpoints(self.table.flow))
+        remove_tree(locations.checkpoints(self.table.flow))
 
 
 def kafka_rows(first: int, after: int, partition: int = 0, topic: str = "t") -> pyarrow.Table:

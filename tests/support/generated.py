@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from include.lake import locations
 from include.rules import not_null, unique
-from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Lookup, Table, Upsert, Watermark
 
 COLUMNS = "id INT, code STRING, ratio DOUBLE, price DECIMAL(12,3), at TIMESTAMP, day DATE, seq INT, op STRING"
@@ -79,7 +79,7 @@ def store_titles(spark: SparkSession, name: str, rows: list[tuple]) -> None:
     keys = sorted({(row[1], row[5]) for row in rows}, key=repr)[1:]
     titles = [(code, day, f"{code} of {day}") for code, day in keys]
     frame = spark.createDataFrame(titles, "code STRING, day DATE, title STRING").coalesce(1)
-    frame.write.format("delta").mode("overwrite").save(str(settings().table_path(name)))
+    frame.write.format("delta").mode("overwrite").save(str(locations.table_path(name)))
 
 
 def _per_bucket(rows):

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
+from include.lake import locations
 from include.lake.paths import LakePath, names
-from include.settings import settings
 from tests.support.delta_log import added, commit, commit_info
 
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
@@ -40,7 +40,7 @@ def write(table: str, at: float, *actions: dict[str, Any], written: int | None =
 
     at: the commit time in seconds since 1970. written: the metric numOutputRows.
     """
-    path = settings().table_path(table)
+    path = locations.table_path(table)
     version = next_version(path)
     info: dict[str, Any] = {"userMetadata": json.dumps(user_metadata)} if user_metadata else {}
     if written is not None:
@@ -51,7 +51,7 @@ def write(table: str, at: float, *actions: dict[str, Any], written: int | None =
 
 def rows(table: str, at: float, *counts: int, **user_metadata: Any) -> int:
     """Commit the next version with a file for each of these row counts. Returns the version."""
-    path = settings().table_path(table)
+    path = locations.table_path(table)
     version = next_version(path)
     return write(
         table, at, *(data(f"{version}-{index}", count, at) for index, count in enumerate(counts)), **user_metadata
@@ -70,7 +70,7 @@ def delta_offset(version: int, index: int = -1, is_first: bool = False) -> dict[
 
 def checkpoint(flow: str, *end_offsets: Any, is_planned: bool = False, generation: int = 1) -> LakePath:
     """Write a checkpoint whose batches end at these offsets. is_planned: the last batch is not committed."""
-    directory = settings().checkpoints(flow) / str(generation)
+    directory = locations.checkpoints(flow) / str(generation)
     for name in ("offsets", "commits"):
         (directory / name).mkdir(parents=True, exist_ok=True)
     (directory / "metadata").write_text('{"id":"x"}')
@@ -85,7 +85,7 @@ def planned_checkpoint(
     flow: str, planned: list[int], committed: int, index: int = 3, generation: int = 1, is_first: bool = False
 ) -> LakePath:
     """Write a checkpoint whose batches end at these versions. The first `committed` batches are committed."""
-    directory = settings().checkpoints(flow) / str(generation)
+    directory = locations.checkpoints(flow) / str(generation)
     for name in ("offsets", "commits"):
         (directory / name).mkdir(parents=True)
     (directory / "metadata").write_text('{"id":"x"}')

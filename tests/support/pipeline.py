@@ -27,7 +27,7 @@ from include.control.store import database
 from include.control.store.schema import desired
 from include.examples import views
 from include.examples.events import Event, events
-from include.lake import clients
+from include.lake import clients, locations
 from include.local import environment, java
 from include.local.broker import create_topic
 from include.settings import from_environment
@@ -118,7 +118,7 @@ class Pipeline:
 
     def stored_table(self, table: str) -> DeltaTable:
         """Raises TableNotFoundError."""
-        uri, options = clients.delta_rs(from_environment(self.environment).table_path(table))
+        uri, options = clients.delta_rs(locations.table_path(table, from_environment(self.environment)))
         return DeltaTable(uri, storage_options=options)
 
     def rows(self, table: str) -> list[dict]:

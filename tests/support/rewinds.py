@@ -18,6 +18,7 @@ from include.engine.jobs import rewind
 from include.engine.jobs.worker import Worker
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
+from include.lake import locations
 from include.recovery import rewind_plan
 from include.recovery.rewind_plan import RewindPlan
 from include.settings import settings
@@ -62,6 +63,6 @@ class Rewinds:
 
 def moment_of(table: Table, version: int | None = None) -> str:
     """The commit time of this version, or of the newest, in ISO 8601."""
-    log = DeltaLog(settings().table_path(table.name))
+    log = DeltaLog(locations.table_path(table.name))
     seconds = log.commit(log.newest if version is None else version).timestamp
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

@@ -18,8 +18,8 @@ from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path import path
 from include.engine.tables import create_table
 from include.flows import resume_position
+from include.lake import locations
 from include.ledger import row_outcomes
-from include.settings import settings
 from include.spec import Delta, Table
 
 ABOUT_THE_WRITER = ("_flow", "_source", "_retained_at")
@@ -74,7 +74,7 @@ class Twin:
 
     @property
     def newest(self) -> Any:
-        log = DeltaLog(settings().table_path(self.table.name))
+        log = DeltaLog(locations.table_path(self.table.name))
         return log.commit(log.versions[-1])
 
     @property
@@ -82,7 +82,7 @@ class Twin:
         """The rows of the table and of its companions, and what the newest batch's commit says about it."""
         table, metadata = self.table, self.newest.metadata
         names = {"rows": table.name, "quarantine": table.quarantine, "retained": table.retained}
-        rows = {key: counted(name) for key, name in names.items() if settings().is_stored(name)}
+        rows = {key: counted(name) for key, name in names.items() if locations.is_stored(name)}
         counts = replace(row_outcomes.batches(table, 1)[0], flow="", at=0, version=0) if metadata.get("rows") else None
         known = {key: metadata[key] for key in ("batch", "source_from", "source_to", "newest", "lookups")}
         return {**rows, **known, "counts": counts}
@@ -121,5 +121,5 @@ class Source:
 
     def append(self, rows: list[tuple]) -> DataFrame:
         frame = self.spark.createDataFrame(rows, self.schema).coalesce(1)
-        frame.write.format("delta").mode("append").save(str(settings().table_path(self.name)))
+        frame.write.format("delta").mode("append").save(str(locations.table_path(self.name)))
         return frame

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from include.errors import UsageError
+from include.lake import locations
 from include.lake.paths import ObjectPath
 from include.settings import HALT_SECONDS, LEASE_CHECK_INTERVAL, LEASE_MARGIN, ROOT, from_environment, kafka_variables
 
@@ -25,8 +26,8 @@ def test_an_empty_variable_is_as_good_as_none():
 
 def test_moving_home_moves_what_lies_below_it(tmp_path: Path):
     config = from_environment({"SLUICE_HOME": str(tmp_path)})
-    assert config.table_path("gold.sums") == tmp_path / "lake" / "gold" / "sums"
-    assert config.checkpoints("gold.sums") == tmp_path / "checkpoints" / "gold.sums"
+    assert locations.table_path("gold.sums", config) == tmp_path / "lake" / "gold" / "sums"
+    assert locations.checkpoints("gold.sums", config) == tmp_path / "checkpoints" / "gold.sums"
     assert config.logs == tmp_path / "log"
     assert config.control_url == f"sqlite:///{tmp_path / 'control.db'}"
     assert config.jars == tmp_path / "jars"
@@ -40,10 +41,13 @@ def test_another_lake_holds_tables_and_checkpoints_and_nothing_else(tmp_path: Pa
         str(tmp_path): tmp_path,
     }.items():
         config = from_environment({"SLUICE_LAKE": value, "SLUICE_HOME": "/home"})
-        assert config.table_path("gold.sums") == lake / "gold" / "sums"
-        assert config.checkpoints("gold.sums") == lake / "_checkpoints" / "gold.sums"
+        assert locations.table_path("gold.sums", config) == lake / "gold" / "sums"
+        assert locations.checkpoints("gold.sums", config) == lake / "_checkpoints" / "gold.sums"
         assert config.logs == Path("/home/log")
-    assert str(from_environment({"SLUICE_LAKE": "s3://bucket/a"}).table_path("gold.sums")) == "s3a://bucket/a/gold/sums"
+    assert (
+        str(locations.table_path("gold.sums", from_environment({"SLUICE_LAKE": "s3://bucket/a"})))
+        == "s3a://bucket/a/gold/sums"
+    )
     assert from_environment({"SLUICE_HOME": "/home", "SLUICE_LAKE": "/home/lake"}) == from_environment(
         {"SLUICE_HOME": "/home"}
     )

@@ -24,7 +24,7 @@ from include.control.flows.alarms import AlarmKind
 from include.control.leases.process import OWNER, is_leftover
 from include.control.store import database
 from include.errors import report
-from include.lake import directories
+from include.lake import directories, locations
 from include.lake.paths import LakePath, names, remove_tree
 from include.settings import settings
 
@@ -109,8 +109,8 @@ def forget_generations(now_seconds: float) -> int:
     """
     before = now_seconds - retention.GENERATION_DAYS * DAY_SECONDS
     deleted = 0
-    for flow in names(settings().all_checkpoints):
-        checkpoints = settings().checkpoints(flow)
+    for flow in names(locations.all_checkpoints()):
+        checkpoints = locations.checkpoints(flow)
         numbers = sorted(checkpoint_files.generations(checkpoints))
         for directory in (checkpoints / str(number) for number in numbers[:-2]):
             if _written_at(directory) < before:

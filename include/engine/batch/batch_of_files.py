@@ -34,6 +34,7 @@ from include.engine.rows.micro_batch import MicroBatch, Written
 from include.engine.tables import create_table
 from include.errors import Unreachable
 from include.flows import files_source
+from include.lake import locations
 from include.settings import settings
 from include.spec import Files, Table
 
@@ -248,7 +249,7 @@ def _error_of(
     """
     try:
         rows = read(spark, table, heads, resolve)
-        if is_guarded and settings().is_stored(table.name):
+        if is_guarded and locations.is_stored(table.name):
             # A column that these files lack is NULL.
             nothing = read_table(spark, table.name).limit(0)
             rows = storable.guarded(nothing.unionByName(rows, allowMissingColumns=True), storable.all_rules_of(table))

@@ -25,9 +25,9 @@ from include.engine.rows.micro_batch import FailedRows, MicroBatch
 from include.engine.tables import create_table
 from include.errors import FlowBroken, FlowFailed, SluiceError
 from include.kafka import broker
+from include.lake import locations
 from include.ledger import row_outcomes
 from include.rules import FAILED
-from include.settings import settings
 from include.spec import CHANGE_SCHEMA, Kafka, Table, ddl
 from include.spec.origin import FAILED_REASON, FAILED_RECORD
 
@@ -267,7 +267,7 @@ def left_out_with_batch(rows: DataFrame, table: Table, reason: str) -> DataFrame
 
 def left_out(table: Table) -> frozenset[str]:
     """Returns the source rows, as JSON, of which no row could be made, by the table's quarantine."""
-    if not settings().is_stored(table.quarantine):
+    if not locations.is_stored(table.quarantine):
         return frozenset()
     stored = stored_table.dataset(table.quarantine)
     if FAILED_RECORD not in stored.schema.names:
@@ -327,7 +327,7 @@ def of_unread_file(table: Table, metadata: CommitMetadata, error: Exception) -> 
 
 def _failed_rows(rows: DataFrame, count: int, table: Table) -> FailedRows:
     spark = rows.sparkSession
-    if not settings().is_stored(table.quarantine):
+    if not locations.is_stored(table.quarantine):
         create_table.create_quarantine(spark, table, spark.sql)
     stored = read_table(spark, table.quarantine)
     return FailedRows(storable.for_quarantine(poison.for_quarantine(rows, stored)), count)

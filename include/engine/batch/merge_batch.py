@@ -20,7 +20,7 @@ from include.engine.rows import merge_changes, transform
 from include.engine.rows.merge_changes import RETAINED, SEQUENCES, SHOWN, TRUNCATES, KeyOutcomes
 from include.engine.rows.micro_batch import MicroBatch
 from include.engine.rows.quality import RowCounts
-from include.settings import settings
+from include.lake import locations
 from include.spec import Table, Upsert
 
 # Of a source row of the MERGE: whether its stored row has no place any more.
@@ -138,7 +138,7 @@ def replace_rows(merged: Merged, table: Table, write: Upsert) -> None:
     applies = is_changed if merged.is_computed else _is_newer(table, write, floats)
     columns: dict[str, str | Column] = {name: F.col(f"new.`{name}`") for name in names}
     (
-        DeltaTable.forPath(merged.source.sparkSession, str(settings().table_path(table.name)))
+        DeltaTable.forPath(merged.source.sparkSession, str(locations.table_path(table.name)))
         .alias("stored")
         .merge(merged.source.alias("new"), reduce(and_, [_is_same(name) for name in identity]))
         .whenMatchedDelete(F.col(f"new.{GONE}") if merged.is_computed else F.col(f"new.{GONE}") & applies)

@@ -15,8 +15,8 @@ from include.engine.rows import deduplicate, lookup, prepare, quality, storable,
 from include.engine.rows.micro_batch import MicroBatch, Written
 from include.engine.rows.quality import RowCounts
 from include.engine.tables import create_table
+from include.lake import locations
 from include.rules import Rule
-from include.settings import settings
 from include.spec import Table
 
 
@@ -73,7 +73,7 @@ class Writer:
     def left_out(self, batch: MicroBatch, reason: str) -> DataFrame | None:
         """Returns what the quarantine is to hold of a batch that is left out; None if it needs no commit."""
         name = batch.table.quarantine
-        if not settings().is_stored(name):
+        if not locations.is_stored(name):
             return None
         # Rows of an earlier try go.
         return read_table(batch.spark, name).limit(0).drop(*commit.quarantine_columns(asdict(batch.metadata)))
@@ -104,7 +104,7 @@ class CheckedWriter(Writer):
             all_kept = counts.kept == counts.read
             kept_rows = checked_rows if all_kept else checked_rows.filter(quality.ends_as("warn", rules))
             counts = counts.with_failed(batch.failed.count if batch.failed else 0)
-            if counts.quarantined or (batch.may_be_replay and settings().is_stored(table.quarantine)):
+            if counts.quarantined or (batch.may_be_replay and locations.is_stored(table.quarantine)):
                 quarantined = storable.for_quarantine(checked_rows.filter(quality.ends_as("quarantine", rules)))
                 if batch.failed:
                     quarantined = quarantined.unionByName(batch.failed.rows, allowMissingColumns=True)
@@ -128,7 +128,7 @@ class CheckedWriter(Writer):
 def quarantine(rows: DataFrame, batch: MicroBatch) -> None:
     """Writes rows of the batch into the quarantine, which it creates for a table whose rules need none."""
     table = batch.table
-    if not settings().is_stored(table.quarantine):
+    if not locations.is_stored(table.quarantine):
         create_table.create_quarantine(rows.sparkSession, table, rows.sparkSession.sql)
     add_to_companion(rows.coalesce(1), table.quarantine, batch)
 
@@ -150,7 +150,7 @@ def add_to_companion(rows: DataFrame, name: str, batch: MicroBatch) -> None:
         writer = writer.mode("overwrite").option("replaceWhere", later)
     else:
         writer = writer.mode("append")
-    writer.save(str(settings().table_path(name)))
+    writer.save(str(locations.table_path(name)))
 
 
 def _count_rows(

@@ -26,6 +26,7 @@ from include.engine.rows.merge_changes import VALID_FROM
 from include.engine.rows.transform import SOURCE, AnalysedPlan, apply, apply_join, apply_transform, tables_read
 from include.engine.session import jvm_of, open_session
 from include.errors import DeclarationError, SetupError, report
+from include.lake import locations
 from include.project.declaration import declaration_error, suggest
 from include.project.examination import Examination
 from include.settings import settings
@@ -173,7 +174,7 @@ def _is_unknown(table: Table, tables: Catalog) -> bool:
     if table.steps or not table.origin.reads_table:
         return False
     source = tables.tables[table.origin.table]
-    return source.schema == FILES_SCHEMA and not settings().is_stored(source.name)
+    return source.schema == FILES_SCHEMA and not locations.is_stored(source.name)
 
 
 def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFrame:

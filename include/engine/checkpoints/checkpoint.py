@@ -21,10 +21,9 @@ from include.flows import sources
 from include.flows.resume_position import after_last_commit, identity, last_commit_metadata
 from include.flows.source import StartPosition
 from include.kafka.retention import LostOffsets
-from include.lake import directories
+from include.lake import directories, locations
 from include.lake.paths import LakePath, names
 from include.recovery import unseeded_generations
-from include.settings import settings
 from include.spec import Table
 
 
@@ -33,7 +32,7 @@ def require_unread(flow: Table, source: dict[str, Any]) -> None:
 
     That flow may have had another name, or may have been the table's only flow.
     """
-    of_table = (name for name in names(settings().all_checkpoints) if name.startswith(f"{flow.name}."))
+    of_table = (name for name in names(locations.all_checkpoints()) if name.startswith(f"{flow.name}."))
     others = [flow.name, *sorted(of_table)]
     for other in others:
         if other != flow.flow and _overlap(_source(other), source):
@@ -53,7 +52,7 @@ def _overlap(source: dict[str, Any], other_source: dict[str, Any]) -> bool:
 
 def _source(flow: str) -> dict[str, Any]:
     """Returns the source that a flow's newest checkpoint names; empty if it names none."""
-    home = settings().checkpoints(flow)
+    home = locations.checkpoints(flow)
     generation = checkpoint_files.newest_generation(home)
     with suppress(FlowBroken, ValueError, KeyError):
         return dict(checkpoint_files.owner(home / str(generation))["source"])
@@ -122,15 +121,15 @@ def begin_next_generation(spark: SparkSession, table: Table, reset: Reset) -> tu
 
 def _lock_home(spark: SparkSession, table: Table) -> LakePath:
     """Locks and returns the directory of the flow's checkpoints."""
-    lock = settings().checkpoint_lock(table.flow)
+    lock = locations.checkpoint_lock(table.flow)
     lock.parent.mkdir(parents=True, exist_ok=True)
     _lock(spark, lock, table.flow)
-    return settings().checkpoints(table.flow)
+    return locations.checkpoints(table.flow)
 
 
 def release(flow: str) -> None:
     """Lets another process claim the checkpoint. No query of the flow may be running."""
-    channel = _locked.pop(settings().checkpoint_lock(flow), None)
+    channel = _locked.pop(locations.checkpoint_lock(flow), None)
     if channel is not None:
         channel.close()
 
@@ -152,7 +151,7 @@ _locked: dict[Path, Any] = {}
 def _require_no_commit(table: Table) -> None:
     metadata = last_commit_metadata(table)
     if metadata:
-        path = settings().checkpoints(table.flow) / str(metadata["generation"])
+        path = locations.checkpoints(table.flow) / str(metadata["generation"])
         raise _checkpoint_lost_error(table, path, f"batch {metadata['batch']}")
 
 

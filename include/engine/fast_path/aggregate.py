@@ -26,9 +26,8 @@ from include.engine.fast_path.writer import Writer
 from include.engine.rows import deduplicate, prepare, transform
 from include.engine.rows.micro_batch import MicroBatch, Written
 from include.engine.rows.transform import Buckets
-from include.lake import data_files
+from include.lake import data_files, locations
 from include.ledger.batch_files import SourceFile
-from include.settings import settings
 from include.spec import Bucket, Table, Upsert
 
 # Most rows of the source that a batch reads: those of its buckets, or all if there are no buckets.
@@ -86,7 +85,7 @@ class Aggregator(Writer):
         return written
 
     def _touched_buckets(self, files: tuple[SourceFile, ...], bucket: Bucket) -> Starts:
-        path, width = settings().table_path(self._source), deduplicate.UNIT_SECONDS[bucket.unit]
+        path, width = locations.table_path(self._source), deduplicate.UNIT_SECONDS[bucket.unit]
         starts: Starts = set()
         for file in files:
             times = micros(parquet.read_table(data_files.readable(path / file.path), columns=[bucket.of]), bucket.of)

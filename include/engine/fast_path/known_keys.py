@@ -16,8 +16,7 @@ from deltalake import DeltaTable
 from include.delta import stored_table
 from include.engine.fast_path.transaction import Refusal
 from include.engine.rows import deduplicate
-from include.lake import data_files
-from include.settings import settings
+from include.lake import data_files, locations
 from include.spec import Append
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,7 +40,7 @@ def read(
         return Refusal(f"the statistics of {column} in a file have a time beyond the year 9999")
     # Without the predicate, Arrow builds an expression from each file's statistics: 0.1 s for a thousand files.
     rows = stored_table.dataset(table, opened, _file_predicate(column, spans, or_null))
-    path = settings().table_path(table)
+    path = locations.table_path(table)
     if not isinstance(path, Path):
         actions = pa.table(opened.get_add_actions())
         sizes = dict(zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True))

@@ -8,8 +8,8 @@ from include.checkpoints.offset_ranges import OffsetRange
 from include.delta.delta_log import DeltaLog
 from include.engine.fast_path.transaction import Refusal
 from include.errors import FlowBroken
+from include.lake import locations
 from include.ledger.batch_files import AppendedFiles, SourceFile
-from include.settings import settings
 from include.spec import Delta, Table
 
 # A batch that reads more commits is not small.
@@ -56,7 +56,7 @@ class Source:
 
     def _log(self, begin: Any, end: Any) -> DeltaLog | None:
         """Returns the part of the source's log that the batch reads; None if that is long."""
-        path = settings().table_path(self._source.table)
+        path = locations.table_path(self._source.table)
         if begin is None or begin.get("isStartingVersion") or end.get("isStartingVersion"):
             return DeltaLog(path)
         # An offset after the last file of a version belongs to the next version, which may not exist yet.

@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType
 from include.delta import commit_history
 from include.delta.delta_log import DeltaLog
 from include.engine.session import jvm_of
+from include.lake import locations
 from include.lake.paths import LakePath, ObjectStat
-from include.settings import settings
 
 DELTA = "org.apache.spark.sql.delta"
 SEQ, OPTION, STRING = "scala.collection.immutable.Seq", "scala.Option", "java.lang.String"
@@ -272,7 +272,7 @@ class Target:
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.name = name
-        self.path = settings().table_path(name)
+        self.path = locations.table_path(name)
         self.committed: int | None = None
         self.is_unanswered = False
         self._spark = spark

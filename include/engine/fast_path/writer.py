@@ -13,7 +13,7 @@ from include.engine.fast_path import data_file
 from include.engine.fast_path.source import PlannedRead
 from include.engine.fast_path.transaction import Refusal, Target, Transaction
 from include.engine.rows.micro_batch import MicroBatch, Written
-from include.settings import settings
+from include.lake import locations
 from include.spec import Table
 from include.spec.origin import FAILED_REASON, FAILED_RECORD
 
@@ -93,7 +93,7 @@ class Companion:
         """Refuses a batch of which an earlier try has left rows here."""
         if (
             batch.may_be_replay
-            and settings().is_stored(self.name)
+            and locations.is_stored(self.name)
             and _holds_later(self.name, batch.metadata.flow, batch.last_commit)
         ):
             return Refusal(f"an earlier try has left rows in {self.name}")
@@ -106,7 +106,7 @@ class Companion:
         self._transaction = None
         if not len(rows):
             return None
-        if self._target is None and not settings().is_stored(self.name):
+        if self._target is None and not locations.is_stored(self.name):
             return Refusal(f"{self.name} is not stored yet")
         transaction = self._opened.begin()
         if isinstance(transaction, Refusal):

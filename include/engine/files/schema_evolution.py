@@ -10,7 +10,7 @@ from include.engine.commit import read_table
 from include.engine.files.formats.columns import FILE_COLUMNS, Columns, FileColumn, fits, is_storable, widest
 from include.engine.files.formats.csv_header import is_readable
 from include.errors import FlowBroken
-from include.settings import settings
+from include.lake import locations
 from include.spec import Files, Table, ddl
 
 # Limits the damage of keys that are data, such as customer ids.
@@ -23,7 +23,7 @@ def add_columns(spark: SparkSession, table: Table, file_columns: Iterable[FileCo
     """
     columns, new_columns = _resolve_columns(schema_of(spark, table), table, file_columns)
     if new_columns:
-        path = settings().table_path(table.name)
+        path = locations.table_path(table.name)
         spark.sql(f"ALTER TABLE {sql_text.delta(path)} ADD COLUMNS ({T.StructType(new_columns).toDDL()})")
     return columns
 
@@ -35,7 +35,7 @@ def plan_columns(spark: SparkSession, table: Table, file_columns: Iterable[FileC
 
 def schema_of(spark: SparkSession, table: Table) -> T.StructType:
     """Returns the stored schema, or the declared one if the table is not stored."""
-    if not settings().is_stored(table.name):
+    if not locations.is_stored(table.name):
         return struct_type.from_ddl(table.schema)
     return read_table(spark, table.name).schema
 

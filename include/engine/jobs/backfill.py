@@ -24,6 +24,7 @@ from include.engine.jobs.worker import Worker, open_worker
 from include.errors import SluiceError, UsageError
 from include.flows import resume_position
 from include.flows.batches import BACKFILL
+from include.lake import locations
 from include.project.ranges import Slice
 from include.recovery import giving_up, unseeded_generations
 from include.recovery.backfill import preview, range_for_reader, readers, replacing_commit
@@ -36,7 +37,7 @@ def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool, a
 
     Raises UsageError if that is impossible, LeaseHeld if another job does the same, Unreachable, and FlowFailed.
     """
-    if not settings().is_stored(table.name) or not any(map(resume_position.last_commit_metadata, table.flows)):
+    if not locations.is_stored(table.name) or not any(map(resume_position.last_commit_metadata, table.flows)):
         raise UsageError(
             f"{table.name} has read nothing of its source yet: start its flow; there is nothing to backfill"
         )

@@ -16,9 +16,9 @@ from include.engine.jobs.left_out import LeftOut
 from include.engine.rows import merge_changes, storable, transform
 from include.engine.rows.merge_changes import RETAINED, SHOWN
 from include.flows.batches import BACKFILL
+from include.lake import locations
 from include.project.ranges import Slice
 from include.recovery import backfill
-from include.settings import settings
 from include.spec import Table, Upsert
 
 
@@ -111,4 +111,4 @@ def commit_metadata(job: Backfill, rows_before: int) -> dict[str, Any]:
 def _replace(rows: DataFrame, name: str, replaced: str) -> None:
     """Replaces rows of one Delta table in one commit. replaced: a SQL condition for them."""
     writer = rows.write.format("delta").mode("overwrite")
-    writer.option("replaceWhere", replaced).save(str(settings().table_path(name)))
+    writer.option("replaceWhere", replaced).save(str(locations.table_path(name)))

@@ -25,10 +25,10 @@ from include.engine.rows import deduplicate, quality, read, storable, transform
 from include.engine.rows.quality import RowCounts
 from include.errors import FlowBroken
 from include.flows import delta_source, resume_position
+from include.lake import locations
 from include.ledger.batch_files import AppendedFiles
 from include.project import ranges
 from include.rules import Expect, Rule
-from include.settings import settings
 from include.spec import Append, Delta, Table, Upsert
 
 
@@ -177,7 +177,7 @@ def check_rows(spark: SparkSession, table: Table, job: Backfill, range_rows: Ran
 def _rows_read(spark: SparkSession, flow: Table, last_commit: dict[str, Any]) -> DataFrame:
     """Returns all source rows that the flow has read, exact to the file."""
     source = flow.source_as(Delta)
-    path, end = settings().table_path(source.table), last_commit["source_to"]
+    path, end = locations.table_path(source.table), last_commit["source_to"]
     is_first = end.get("isStartingVersion")
     version = delta_position(end)[0] if is_first else checkpoint_files.read_version(end)
     rows = read_table(spark, source.table, version)
@@ -213,7 +213,7 @@ def _add_newer_rows(
 
 def _has_replaced(flow: Table, begin: Any, end: Any) -> bool:
     """Returns whether a commit of the source between two offsets removed rows."""
-    log = DeltaLog(settings().table_path(flow.origin.table))
+    log = DeltaLog(locations.table_path(flow.origin.table))
     first = delta_position(begin)[0] + bool(begin.get("isStartingVersion"))
     versions = [version for version in log.versions if first <= version <= delta_position(end)[0]]
     removed = (
@@ -225,7 +225,7 @@ def _has_replaced(flow: Table, begin: Any, end: Any) -> bool:
 def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFrame | None:
     """Returns the rows of the files between two offsets without listing the whole source, which would take too long."""
     source = flow.source_as(Delta)
-    path = settings().table_path(source.table)
+    path = locations.table_path(source.table)
     files = [file.path for file in AppendedFiles(DeltaLog(path), source).between(begin, end)]
     return read.delta_files(spark, source.table, files) if files else None
 

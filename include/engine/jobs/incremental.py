@@ -19,7 +19,7 @@ from include.engine.rows import transform
 from include.engine.session import jvm_of
 from include.engine.tables import create_table
 from include.flows.refreshes import Method, Refresh, untouched
-from include.settings import settings
+from include.lake import locations
 from include.spec import Table
 
 # Delta leaves out a commit without rows, and every refresh has one.
@@ -118,7 +118,7 @@ class Computation:
         if others := [name for name, table_id in self._table_ids.items() if base_method.table_ids[name] != table_id]:
             raise RecomputeNeeded(f"{others[0]} was replaced as a whole")
         return {
-            table: appended_files(DeltaLog(settings().table_path(table)), table, base.read[table], version)
+            table: appended_files(DeltaLog(locations.table_path(table)), table, base.read[table], version)
             for table, version in self._versions.items()
         }
 

@@ -29,6 +29,7 @@ from include.engine.rows.quality import RowCounts
 from include.engine.rows.transform import SOURCE, apply, apply_join
 from include.errors import FlowBroken, Unreachable
 from include.flows import refreshes
+from include.lake import locations
 from include.monitoring import first_load
 from include.project.ranges import Slice
 from include.settings import settings
@@ -173,7 +174,7 @@ def refresh_view(worker: Worker, run: RefreshRun, view: Table) -> str:
 
 def _refresh(open_window: Window, run: RefreshRun) -> str:
     view = open_window.table
-    if settings().is_stored(view.name):
+    if locations.is_stored(view.name):
         commit.require_own(view)
     if refreshes.in_run(view.name, run.name):
         return "another job of the same run has refreshed it before this one opened the window"
@@ -257,7 +258,7 @@ def _sources(view: Table) -> dict[str, Delta]:
 
 
 def _newest(table: str) -> int:
-    if not settings().is_stored(table):
+    if not locations.is_stored(table):
         raise Unreachable(f"{table} is not stored yet, and a view reads it: start its flow, or refresh it, first")
     return stored_table.open_table(table).version()
 

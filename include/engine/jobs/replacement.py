@@ -32,9 +32,9 @@ from include.engine.rows import transform
 from include.engine.tables import create_table
 from include.errors import FlowFailed
 from include.flows.batches import BACKFILL
+from include.lake import locations
 from include.project.ranges import Slice
 from include.recovery.backfill import readers
-from include.settings import settings
 from include.spec import Table, Upsert
 
 # A reader that does not stop in this time must not make the table's own flow wait any longer.
@@ -100,7 +100,7 @@ class AppendedRows:
         commits = Commits(table, self._job, self._metadata, checked.last_commits)
         store.enter(self._worker.engine, self._job, backfills.REPLACING, "replaces its range")
         is_needed = bool(checked.left_out.failed) or not checked.bad.isEmpty()
-        if is_needed or settings().is_stored(table.quarantine):
+        if is_needed or locations.is_stored(table.quarantine):
             create_table.create_quarantine(self._worker.spark, table, self._worker.spark.sql)
             replace_quarantine(checked.bad, checked.left_out, commits)
         rows = checked.good
@@ -137,7 +137,7 @@ class Aggregate:
         computed = self._range_rows
         commits = Commits(self._table, self._job, self._metadata, computed.last_commits)
         store.enter(self._worker.engine, self._job, backfills.REPLACING, "replaces its range")
-        if settings().is_stored(self._table.quarantine):
+        if locations.is_stored(self._table.quarantine):
             create_table.create_quarantine(self._worker.spark, self._table, self._worker.spark.sql)
             replace_left_out(self._worker.spark, computed.left_out, commits)
         replace_table(transform.coalesce_small(computed.rows, computed.count), commits)
@@ -220,5 +220,5 @@ def _let_catch_up(worker: Worker, table: Table, flows: list[Table]) -> None:
 def _unread_files(flow: Table, table: Table) -> int | None:
     """Returns how many files of `table` the flow has not read; None if it has read none."""
     flow_position = checkpoint_files.position_of(flow.flow)
-    feed = StreamSource(DeltaLog(settings().table_path(table.name)), changes=False)
+    feed = StreamSource(DeltaLog(locations.table_path(table.name)), changes=False)
     return feed.behind(flow_position.offset).files if flow_position and flow_position.offset else None

@@ -37,6 +37,7 @@ from include.engine.tables import create_table
 from include.errors import UsageError
 from include.flows import resume_position
 from include.flows.batches import RETRIED
+from include.lake import locations
 from include.project.declaration import suggest
 from include.rules import FAILED
 from include.settings import settings
@@ -180,7 +181,7 @@ class ReplayJob(Job[Worker, Table]):
 
 
 def _require_quarantine(table: Table) -> None:
-    if table.layer == "bronze" or not settings().is_stored(table.quarantine):
+    if table.layer == "bronze" or not locations.is_stored(table.quarantine):
         raise UsageError(f"{table.name} has no quarantine whose rows a rule of its could let in: name another table")
     if table.is_recomputed:
         raise UsageError(
@@ -232,7 +233,7 @@ def _mark(spark: SparkSession, checked_rows: DataFrame, table: Table, number: in
     rows = checked_rows.withColumn("_replay", F.when(F.col(IS_GOOD), F.lit(number).cast("bigint")))
     rows = rows.drop(VIOLATED_NOW, IS_GOOD)
     with commit.user_metadata(spark, {**metadata, "replay": number}, {}):
-        rows.write.format("delta").mode("overwrite").save(str(settings().table_path(table.quarantine)))
+        rows.write.format("delta").mode("overwrite").save(str(locations.table_path(table.quarantine)))
 
 
 def _merge(spark: SparkSession, table: Table, number: int, metadata: dict[str, object]) -> int:
@@ -244,7 +245,7 @@ def _merge(spark: SparkSession, table: Table, number: int, metadata: dict[str, o
     merged = merge_batch.merge(changes, table, write, (last_commit["generation"], last_commit["batch"]))
     with commit.user_metadata(spark, metadata, {}):
         retained = commit.with_batch_columns(merged.hidden, last_commit)
-        retained.write.format("delta").mode("append").save(str(settings().table_path(table.retained)))
+        retained.write.format("delta").mode("append").save(str(locations.table_path(table.retained)))
     once, count = commit.idempotent_write_conf(_app_id(table), number), changes.count()
     with commit.user_metadata(spark, {**metadata, "rows_put_back": count}, once):
         merge_batch.replace_rows(merged, table, write)
@@ -273,7 +274,7 @@ def _delete(spark: SparkSession, table: Table, condition: str, metadata: dict[st
     if read_table(spark, table.quarantine).filter(condition).isEmpty():
         return
     with commit.user_metadata(spark, metadata, {}):
-        spark.sql(f"DELETE FROM {sql_text.delta(settings().table_path(table.quarantine))} WHERE {condition}")
+        spark.sql(f"DELETE FROM {sql_text.delta(locations.table_path(table.quarantine))} WHERE {condition}")
 
 
 def _check_rules(spark: SparkSession, table: Table, rules: list[str]) -> tuple[DataFrame, int | None]:

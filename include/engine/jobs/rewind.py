@@ -24,6 +24,7 @@ from include.engine.jobs import refresh
 from include.engine.jobs.table_window import Window
 from include.engine.jobs.worker import Worker, open_worker
 from include.errors import FlowFailed, LeaseHeld, LedgerMismatch, SluiceError, Unreachable, UsageError
+from include.lake import locations
 from include.lake.paths import LakePath
 from include.ledger import verify
 from include.project.ranges import Slice
@@ -193,7 +194,7 @@ def _require_restored(rewind: Rewind, tables: list[Table]) -> None:
 
 
 def _path(name: str) -> LakePath:
-    return settings().table_path(name)
+    return locations.table_path(name)
 
 
 def _refresh(worker: Worker, rewind: Rewind) -> None:

@@ -33,10 +33,10 @@ from include.errors import FlowBroken, FlowFailed, UsageError
 from include.flows import resume_position
 from include.flows.batches import BACKFILL
 from include.flows.source import StartPosition
+from include.lake import locations
 from include.lake.paths import LakePath, remove_tree
 from include.recovery import backfill, unseeded_generations
 from include.recovery.unseeded_generations import SEED
-from include.settings import settings
 from include.spec import Table
 
 # Before the window, rows that arrive during a round are read by another, until a round is shorter than this.
@@ -60,8 +60,8 @@ def places(table: Table) -> list[LakePath]:
     shadow table that looks complete.
     """
     shadow = shadow_of(table)
-    checkpoints = [settings().checkpoints(flow.flow) for flow in shadow.flows]
-    return [*checkpoints, *map(settings().table_path, (shadow.name, shadow.quarantine, shadow.retained))]
+    checkpoints = [locations.checkpoints(flow.flow) for flow in shadow.flows]
+    return [*checkpoints, *map(locations.table_path, (shadow.name, shadow.quarantine, shadow.retained))]
 
 
 def is_needed(spark: SparkSession, table: Table) -> bool:
@@ -81,7 +81,7 @@ def _is_stored_otherwise(spark: SparkSession, table: Table) -> bool:
     """
     declared_types = {field.name: field.dataType for field in struct_type.from_ddl(table.schema)}
     partition_columns = stored_table.open_table(table.name).metadata().partition_columns
-    companions = [name for name in (table.quarantine, table.retained) if settings().is_stored(name)]
+    companions = [name for name in (table.quarantine, table.retained) if locations.is_stored(name)]
     return (
         partition_columns != list(table.partition_by)
         or any(declared_types.get(field.name) != field.dataType for field in read_table(spark, table.name).schema)
@@ -95,7 +95,7 @@ def _is_stored_otherwise(spark: SparkSession, table: Table) -> bool:
 
 def _is_another_flow(flow: Table) -> bool:
     """Whether the checkpoint's `owner.json` names another source or write mode than the declaration."""
-    home = settings().checkpoints(flow.flow)
+    home = locations.checkpoints(flow.flow)
     newest = checkpoint_files.newest_generation(home)
     # A damaged `owner.json` names neither; the flow then resumes from the table's own commits.
     with suppress(FlowBroken):
@@ -115,7 +115,7 @@ def fill(worker: Worker, table: Table) -> None:
         _require_no_feed_readers(worker, table)
     if not all(_is_current(flow) for flow in shadow.flows):
         drop(worker.spark, table)
-    if settings().is_stored(table.quarantine):
+    if locations.is_stored(table.quarantine):
         create_table.create_quarantine(worker.spark, shadow, worker.spark.sql)
     for _ in range(MOST_ROUNDS):
         began_at = time.monotonic()
@@ -143,7 +143,7 @@ def read_to_end(worker: Worker, table: Table) -> None:
 
 def _is_current(flow: Table) -> bool:
     """Whether today's definition, and no other, has written the checkpoint."""
-    home = settings().checkpoints(flow.flow)
+    home = locations.checkpoints(flow.flow)
     newest = checkpoint_files.newest_generation(home)
     if newest is None:
         return False
@@ -165,17 +165,17 @@ def put_in_place(worker: Worker, table: Table, job: Backfill, metadata: dict[str
 
     `settle` does the rest.
     """
-    spark, path = worker.spark, settings().table_path(table.name)
+    spark, path = worker.spark, locations.table_path(table.name)
     unseeded_generations.discard(table)
     if table.origin.reads_files:
         backfill.missing_files(table, backfill.stored_file_names(shadow_of(table).name))
     seeds = {flow.flow: _begin_generation(worker, flow, shadow_of(flow)) for flow in table.flows}
     shadow = shadow_of(table)
-    if settings().is_stored(shadow.quarantine):
-        if not settings().is_stored(table.quarantine):
+    if locations.is_stored(shadow.quarantine):
+        if not locations.is_stored(table.quarantine):
             create_table.create_quarantine(spark, table, spark.sql)
         _add_to_companion(spark, table.quarantine, shadow.quarantine, table, seeds, metadata)
-    if settings().is_stored(shadow.retained):
+    if locations.is_stored(shadow.retained):
         _add_to_companion(spark, table.retained, shadow.retained, table, seeds, metadata)
     if stored_table.open_table(table.name).metadata().configuration.get(APPEND_ONLY) == "true":
         spark.sql(f"ALTER TABLE {sql_text.delta(path)} SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false')")
@@ -197,9 +197,9 @@ def finish_swap(spark: SparkSession, table: Table, swap: Commit) -> None:
     seeds = swap.metadata[BACKFILL].get("anew")
     if not seeds:
         return
-    for name in filter(settings().is_stored, (table.quarantine, table.retained)):
+    for name in filter(locations.is_stored, (table.quarantine, table.retained)):
         with commit.user_metadata(spark, {BACKFILL: {"key": swap.metadata[BACKFILL]["key"]}}, {}):
-            path = settings().table_path(name)
+            path = locations.table_path(name)
             spark.sql(f"DELETE FROM {sql_text.delta(path)} WHERE NOT ({_new_generations_condition(seeds)})")
     for seed in seeds.values():
         _commit_seed(spark, table, seed)
@@ -216,7 +216,7 @@ def _commit_seed(spark: SparkSession, table: Table, seed: dict[str, Any]) -> Non
 
 def _begin_generation(worker: Worker, flow: Table, shadow: Table) -> dict[str, Any]:
     """Begins a new generation of the flow from the shadow flow's position; returns the metadata of its batch 0."""
-    checkpoints = settings().checkpoints(shadow.flow)
+    checkpoints = locations.checkpoints(shadow.flow)
     shadow_checkpoint = checkpoints / str(checkpoint_files.newest_generation(checkpoints))
     last_batch, owner = checkpoint_files.last_committed(shadow_checkpoint), checkpoint_files.owner(shadow_checkpoint)
     begin_offsets = checkpoint_files.initial_offsets(shadow_checkpoint) if shadow.origin.reads_topics else None
@@ -225,7 +225,7 @@ def _begin_generation(worker: Worker, flow: Table, shadow: Table) -> dict[str, A
         raise FlowFailed(f"{flow.flow}: its source holds nothing, so nothing was replaced: see what became of it")
     files = tuple(landing_folder.planned_files(shadow_checkpoint, end)) if shadow.origin.reads_files else ()
     source_to = {"logOffset": 0} if files else end
-    home, last_commit = settings().checkpoints(flow.flow), resume_position.last_commit_metadata(flow)
+    home, last_commit = locations.checkpoints(flow.flow), resume_position.last_commit_metadata(flow)
     number = max(checkpoint_files.newest_generation(home) or 0, last_commit["generation"] if last_commit else 0) + 1
     identity = {"flow": flow.flow, "source": owner["source"], "write": owner["write"]}
     # The rows of the seed are those that this definition has made.
@@ -263,7 +263,7 @@ def _add_to_companion(
         # One table cannot hold both types of a column.
         writer = writer.option("overwriteSchema", "true")
     with commit.user_metadata(spark, {**metadata, BACKFILL: {}}, {}):
-        writer.save(str(settings().table_path(name)))
+        writer.save(str(locations.table_path(name)))
 
 
 def _new_generations_condition(seeds: dict[str, Any]) -> str:

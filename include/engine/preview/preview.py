@@ -33,6 +33,7 @@ from include.engine.session import require_connector
 from include.errors import UsageError
 from include.kafka import schema_registry
 from include.kafka.schema_registry import RegistryUnreachable
+from include.lake import locations
 from include.project.declaration import suggest
 from include.rules import FAILED, Expect, Rule, Unique
 from include.settings import settings
@@ -174,7 +175,7 @@ def _preview_appends(request: PreviewRequest, table: Table) -> Preview:
         times = EventTimes(None, None)
         if table.watermark:
             latest = round(time.time() * 1_000_000) + engine_watermark.micros(table.watermark.ahead_minutes)
-            is_stored = settings().is_stored(table.name)
+            is_stored = locations.is_stored(table.name)
             times = EventTimes(engine_watermark.newest(request.spark, table, latest) if is_stored else None, latest)
         _, notes = _computed(rows, table)
         result = evaluated(
@@ -189,7 +190,7 @@ def _preview_appends(request: PreviewRequest, table: Table) -> Preview:
 
 
 def _constraints(table: Table) -> tuple[Rule, ...]:
-    return storable.constraints_of(table) if settings().is_stored(table.name) else ()
+    return storable.constraints_of(table) if locations.is_stored(table.name) else ()
 
 
 def _computed(rows: DataFrame, table: Table) -> tuple[DataFrame, tuple[str, ...]]:

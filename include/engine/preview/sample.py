@@ -23,9 +23,9 @@ from include.engine.values import json_document
 from include.engine.values.cast import cast
 from include.errors import Unreachable, UsageError
 from include.kafka import broker, cluster
+from include.lake import locations
 from include.project.declaration import suggest
 from include.project.sources import CHANGE_FEED_PROPERTY
-from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 
 MOST_TABLE_FILES = 200
@@ -53,12 +53,12 @@ def newest(spark: SparkSession, flow: Table, count: int) -> Sample:
 
 def log_of(flow: Table, source: Delta) -> DeltaLog:
     """Returns the Delta log of a source. Raises Unreachable if it is not stored yet."""
-    if not settings().is_stored(source.table):
+    if not locations.is_stored(source.table):
         raise Unreachable(
             f"{flow.flow} reads {source.table}, which is not stored yet: start the flow {source.table} first, or give "
             f"rows of it in a file, --from-file"
         )
-    return DeltaLog(settings().table_path(source.table))
+    return DeltaLog(locations.table_path(source.table))
 
 
 def landed(table: Table) -> list[FolderFile]:

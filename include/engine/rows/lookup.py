@@ -12,7 +12,7 @@ from include.delta import stored_table
 from include.engine.commit import read_table
 from include.engine.rows.merge_changes import IS_CURRENT, VALID_FROM, VALID_TO
 from include.errors import Unreachable
-from include.settings import settings
+from include.lake import locations
 from include.spec import Lookup, Table
 
 KEY, ROWS = "_lookup_key_", "_lookup_rows"
@@ -43,7 +43,7 @@ class Versions:
 
 def newest_version(flow: str, table: str) -> int:
     """Raises Unreachable if the table is not stored."""
-    if not settings().is_stored(table):
+    if not locations.is_stored(table):
         raise Unreachable(f"{flow} looks into {table}, which is not stored yet: start the flow {table} first")
     return stored_table.open_table(table).version()
 

@@ -19,6 +19,7 @@ from include.engine.rows import writer_schemas
 from include.engine.session import require_connector
 from include.errors import Unreachable
 from include.kafka import cluster
+from include.lake import locations
 from include.settings import settings
 from include.spec import CHANGE_SCHEMA, Delta, Files, Kafka, Table
 
@@ -46,8 +47,8 @@ def _stream_of(source: object, spark: SparkSession, flow: str, is_new: bool) -> 
 
 @_stream_of.register
 def _delta(source: Delta, spark: SparkSession, flow: str, is_new: bool) -> DataFrame:
-    path = settings().table_path(source.table)
-    if not settings().is_stored(source.table):
+    path = locations.table_path(source.table)
+    if not locations.is_stored(source.table):
         raise Unreachable(f"{flow} reads {source.table}, which is not stored yet: start the flow {source.table} first")
     reader = spark.readStream.format("delta").option("maxFilesPerTrigger", source.max_files)
     if source.max_bytes is not None:
@@ -62,7 +63,7 @@ def _delta(source: Delta, spark: SparkSession, flow: str, is_new: bool) -> DataF
 
 def newest(spark: SparkSession, table: str) -> DataFrame | None:
     """Returns the stored rows of a table, pinned to its present version; None if it is not stored."""
-    if not settings().is_stored(table):
+    if not locations.is_stored(table):
         return None
     return read_table(spark, table, stored_table.open_table(table).version())
 
@@ -80,7 +81,7 @@ def table_columns(spark: SparkSession, name: str, tables: Catalog, changes: bool
     """
     table = tables.tables[name]
     declared = parsed(table.schema)
-    if table.origin.reads_files and settings().is_stored(table.name):
+    if table.origin.reads_files and locations.is_stored(table.name):
         stored = read_table(spark, table.name).schema
         declared = StructType([*declared, *[field for field in stored if field.name not in declared.fieldNames()]])
     return StructType([*declared, *parsed(CHANGE_SCHEMA)]) if changes else declared
@@ -88,7 +89,7 @@ def table_columns(spark: SparkSession, name: str, tables: Catalog, changes: bool
 
 def delta_files(spark: SparkSession, table: str, files: Iterable[str]) -> DataFrame:
     """Returns the rows of these files of a stored table, with the table's columns."""
-    path = settings().table_path(table)
+    path = locations.table_path(table)
     schema = read_table(spark, table).schema
     paths = [f"{path}/{file}" for file in files]
     return spark.read.schema(schema).option("basePath", str(path)).parquet(*paths)

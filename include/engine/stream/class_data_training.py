@@ -10,7 +10,7 @@ from include.catalog import Catalog
 from include.engine import sql_text
 from include.engine.session import jvm_of, open_session
 from include.engine.stream import driver
-from include.settings import settings
+from include.lake import locations
 from include.spec import Append, Bucket, Delta, Expect, Table, Upsert
 
 JSON = '{"device": "a", "time": "2026-03-01T12:00:01Z", "bpm": 60}'
@@ -64,13 +64,13 @@ TABLES = (
 
 def main() -> None:
     spark = open_session("class data", Catalog({}))
-    raw = str(settings().table_path("bronze.raw"))
+    raw = str(locations.table_path("bronze.raw"))
     for name in KAFKA:
         jvm_of(spark).org.apache.spark.util.Utils.classForName(name, True, False)
     for number in range(2):
         rows = spark.createDataFrame([(JSON, number), ("{}", number)], "text STRING, place BIGINT")
         rows.coalesce(1).write.format("delta").mode("append").save(raw)
-    scattered = str(settings().table_path("bronze.scattered"))
+    scattered = str(locations.table_path("bronze.scattered"))
     spark.read.format("delta").load(raw).repartition(2).write.format("delta").save(scattered)
     spark.sql(f"OPTIMIZE {sql_text.delta(scattered)}")
     driver.run(list(TABLES), once=True)

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from include import logs
 from include.engine.stream import trigger_clock
 from include.engine.stream.trigger_clock import TriggerClock
+from include.lake import locations
 from include.lake.paths import LakePath
-from include.settings import settings
 from include.spec import Table
 
 # Share of the cores that a driver's batches may use while rows arrive all the time.
@@ -189,7 +189,7 @@ class FlowTrigger:
     def _log(self) -> LakePath | None:
         """The log of its source; None if that is no table."""
         source = self.table.origin
-        return settings().table_path(source.table) / "_delta_log" if source.reads_table else None
+        return locations.table_path(source.table) / "_delta_log" if source.reads_table else None
 
     def _log_mtime_ns(self) -> int | None:
         """Returns when the source's log last changed, in nanoseconds since 1970; None if that is uncertain."""

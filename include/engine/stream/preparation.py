@@ -26,9 +26,9 @@ from include.engine.tables import create_table
 from include.errors import DeclarationError, FlowFailed, Unreachable
 from include.flows import resume_position
 from include.flows.batches import BACKFILL
+from include.lake import locations
 from include.monitoring.stale_rows import range_of
 from include.project.ranges import Slice, from_stored_texts
-from include.settings import settings
 from include.spec import Table
 
 
@@ -59,7 +59,7 @@ def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoin
 
 def _recomputed(table: Table, definition: str) -> list[Slice]:
     """Returns the ranges that backfills with this definition have replaced, and to which nobody has added since."""
-    log, ranges = DeltaLog(settings().table_path(table.name)), list[Slice]()
+    log, ranges = DeltaLog(locations.table_path(table.name)), list[Slice]()
     for commit, is_active in commit_history.commits_with_activity(log):
         backfill = commit.metadata.get(BACKFILL) or {}
         if is_active and backfill.get("definitions", {}).get(table.flow) == definition:

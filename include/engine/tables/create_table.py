@@ -19,8 +19,8 @@ from include.engine.rows import merge_changes, transform
 from include.engine.rows.merge_changes import DELETED, TRUNCATES
 from include.engine.session import register
 from include.errors import FlowBroken
+from include.lake import locations
 from include.project.sources import CHANGE_FEED_PROPERTY
-from include.settings import settings
 from include.spec import Table, ddl
 from include.spec.origin import FAILED_REASON, FAILED_RECORD
 
@@ -113,7 +113,7 @@ def follow(spark: SparkSession, table: Table, defaults: dict[str, str], alter: C
 
     alter: runs the statements. Raises FlowBroken if the table is partitioned differently.
     """
-    stored = DeltaTable.forPath(spark, str(settings().table_path(table.name)))
+    stored = DeltaTable.forPath(spark, str(locations.table_path(table.name)))
     detail = stored.detail().first()
     assert detail
     _check_partitioning(table, detail["partitionColumns"])
@@ -264,7 +264,7 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
         properties["delta.dataSkippingStatsColumns"] = ",".join(dict.fromkeys((*KAFKA_PLACE, *table.cluster_by)))
     is_of_files = table.origin.reads_files
     declared_properties = {**properties, **properties_of(table)}
-    if settings().is_stored(table.name):
+    if locations.is_stored(table.name):
         commit.require_own(table)
         if not is_followed(table, schema, properties, may_have_more=is_of_files):
             _evolve(spark, table.name, schema, alter, may_have_more=is_of_files)
@@ -272,7 +272,7 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     else:
         _create(spark, table.name, schema, table.comment, declared_properties, table.cluster_by, table.partition_by)
     # An existing quarantine stays in use: an earlier try of a batch may have left rows in it under other rules.
-    if table.has_quarantine or settings().is_stored(table.quarantine):
+    if table.has_quarantine or locations.is_stored(table.quarantine):
         create_quarantine(spark, table, alter)
     if table.merges_changes:
         _create_retained(spark, table, alter)
@@ -283,7 +283,7 @@ def _create_retained(spark: SparkSession, table: Table, alter: Callable[[str], o
     columns = [field for field in _columns_of_rows(table) if field.name in names]
     schema = StructType([*columns, *struct_type.from_ddl(BATCH_SCHEMA)])
     _drop_not_null(table.retained, alter)
-    if not settings().is_stored(table.retained):
+    if not locations.is_stored(table.retained):
         comment = f"Changes that no row of {table.name} shows, and that decide what later changes do"
         _create(spark, table.retained, schema, comment, _properties(table))
         return
@@ -293,7 +293,7 @@ def _create_retained(spark: SparkSession, table: Table, alter: Callable[[str], o
     surplus = filled_columns(table.retained, schema.fieldNames())
     if surplus:
         values = ", ".join(f"`{name}` = NULL" for name in surplus)
-        alter(f"UPDATE {sql_text.delta(settings().table_path(table.retained))} SET {values}")
+        alter(f"UPDATE {sql_text.delta(locations.table_path(table.retained))} SET {values}")
 
 
 def _columns_of_rows(table: Table) -> list[StructField]:
@@ -314,7 +314,7 @@ def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], 
     added = f"{RULES_SCHEMA}, {BATCH_SCHEMA}" + ("" if is_of_files else f", {FAILED_SCHEMA}")
     schema = StructType([*_columns_of_rows(table), *struct_type.from_ddl(added)])
     _drop_not_null(table.quarantine, alter)
-    if settings().is_stored(table.quarantine):
+    if locations.is_stored(table.quarantine):
         if not has_columns(table.quarantine, schema):
             _evolve(spark, table.quarantine, schema, alter)
         return
@@ -336,7 +336,7 @@ def replace(rows: DataFrame, table: Table) -> None:
     rows.to(schema).createOrReplaceTempView(NEW)
     try:
         rows.sparkSession.sql(
-            f"CREATE OR REPLACE TABLE {sql_text.delta(settings().table_path(table.name))} USING delta "
+            f"CREATE OR REPLACE TABLE {sql_text.delta(locations.table_path(table.name))} USING delta "
             f"{f'{layout} ({columns})' if columns else ''} COMMENT {sql_text.literal(table.comment)} "
             f"TBLPROPERTIES ({pairs}) AS SELECT * FROM {NEW}"
         )
@@ -387,9 +387,9 @@ def _evolve(
 
 def _drop_not_null(name: str, alter: Callable[[str], object]) -> None:
     """Lets the columns of a stored companion be NULL: it takes the rows that its table refuses."""
-    if settings().is_stored(name):
+    if locations.is_stored(name):
         for column in required_columns(name):
-            alter(f"ALTER TABLE delta.`{settings().table_path(name)}` ALTER COLUMN `{column}` DROP NOT NULL")
+            alter(f"ALTER TABLE delta.`{locations.table_path(name)}` ALTER COLUMN `{column}` DROP NOT NULL")
 
 
 def _create(
@@ -401,7 +401,7 @@ def _create(
     cluster_by: Sequence[str] = (),
     partition_by: Sequence[str] = (),
 ) -> None:
-    location = settings().table_path(name)
+    location = locations.table_path(name)
     builder = DeltaTable.createIfNotExists(spark).location(str(location)).comment(comment).addColumns(schema)
     for key, value in properties.items():
         builder = builder.property(key, value)

@@ -24,7 +24,7 @@ from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.transaction import Layout, NotSupported, Refusal, Target, unexpected
 from include.engine.tables import create_table
-from include.lake import clients
+from include.lake import clients, locations
 from include.lake.paths import LakePath
 from include.maintenance import plan
 from include.maintenance.plan import Step
@@ -55,7 +55,7 @@ def compact(spark: SparkSession, name: str, step: Step, metadata: dict[str, obje
             return
         logs.info(f"OPTIMIZE compacts it: {refusal.reason}", name)
     with commit.user_metadata(spark, metadata, sizes):
-        optimize = DeltaTable.forPath(spark, str(settings().table_path(name))).optimize()
+        optimize = DeltaTable.forPath(spark, str(locations.table_path(name))).optimize()
         if step.partitions:
             optimize = optimize.where(" OR ".join(f"({_predicate(directory)})" for directory in step.partitions))
         optimize.executeCompaction()
@@ -175,7 +175,7 @@ def _predicate(directory: str) -> str:
 
 def vacuum(spark: SparkSession, name: str, retention_seconds: float, metadata: dict[str, object]) -> None:
     """Deletes the files that no version of the last `retention_seconds` needs."""
-    path, properties = settings().table_path(name), create_table.retention(retention_seconds)
+    path, properties = locations.table_path(name), create_table.retention(retention_seconds)
     with commit.user_metadata(spark, metadata, {LOGGING: "true", LISTING: os.cpu_count() or 1}):
         detail = DeltaTable.forPath(spark, str(path)).detail().first()
         assert detail

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from include.delta import stored_table
 from include.engine import commit, sql_text
 from include.engine.rows import watermark
-from include.settings import settings
+from include.lake import locations
 from include.spec import Table
 
 # A commit costs as much as several batches, so it waits for so many rows, and for this share of all.
@@ -28,7 +28,7 @@ def forget_late(spark: SparkSession, table: Table, newest: int | None, metadata:
     if late_rows < FEWEST_ROWS or late_rows < LEAST_SHARE * rows:
         return False
     with commit.user_metadata(spark, metadata, {}):
-        stored = sql_text.delta(settings().table_path(table.retained))
+        stored = sql_text.delta(locations.table_path(table.retained))
         spark.sql(f"DELETE FROM {stored} WHERE `{declared.of}` < timestamp_micros({border})")
     return True
 

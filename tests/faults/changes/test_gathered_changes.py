@@ -1,8 +1,8 @@
 """Changes of keys are gathered, and merged in the windows of their table."""
 
 from include.delta.delta_log import DeltaLog
+from include.lake import locations
 from include.ledger import verify
-from include.settings import settings
 from include.spec import Delta, Table, Upsert
 from tests.support.flows import rows_of
 
@@ -29,4 +29,4 @@ def test_each_window_merges_what_has_come_since_the_last_one(name, append, maint
     assert maintain(table).state == "done"
     assert {row["id"]: row["place"] for row in rows_of(table.name)} == {1: "ulm", 3: "west"}
     assert verify.verify(table).batches == 2
-    assert DeltaLog(settings().table_path(table.retained)).newest > 0
+    assert DeltaLog(locations.table_path(table.retained)).newest > 0

@@ -14,9 +14,9 @@ from include.engine import commit
 from include.engine.jobs import rewind as engine_rewind
 from include.engine.rows.merge_changes import IS_CURRENT, VALID_FROM, VALID_TO
 from include.errors import UsageError
+from include.lake import locations
 from include.ledger import verify
 from include.project.sources import inline_steps
-from include.settings import settings
 from include.spec import Delta, Table, Upsert
 from tests.support.backfills import Backfills, Killed
 from tests.support.commits import kill_next_batch
@@ -117,7 +117,7 @@ class History:
         table = self.random.choice(self.merged)
         for name in (table.name, table.retained):
             with commit.user_metadata(self.spark, {"window": 0, "step": "optimize"}, {}):
-                self.spark.sql(f"OPTIMIZE delta.`{settings().table_path(name)}`")
+                self.spark.sql(f"OPTIMIZE delta.`{locations.table_path(name)}`")
 
     def make_again(self) -> None:
         Backfills(self.spark, tuple(self.all)).run(self.random.choice(self.merged), as_a_whole=True)

@@ -16,6 +16,7 @@ import pytest
 
 from include.checkpoints.checkpoint_files import OWNER
 from include.control.leases.process import Holder, Process
+from include.lake import locations
 from include.local import airflow
 from include.local.up import SUPERVISOR
 from tests.support.flows import FULL, only_in_full_runs
@@ -166,7 +167,7 @@ def test_a_damaged_checkpoint_is_one_red_named_task_until_its_reset_is_approved(
     driver = live.wait_for_driver()
     live.run_command("stop", flow=SILVER)
     wait_until(lambda: SILVER not in live.holders(), 60, live.diagnostics)
-    (live.config.checkpoints(SILVER) / "1" / OWNER).unlink()
+    (locations.checkpoints(SILVER, live.config) / "1" / OWNER).unlink()
     live.run_command("start", flow=SILVER)
     wait_until(lambda: failed_task_logs(live), 180, live.diagnostics)
     [(flow, log)] = failed_task_logs(live)

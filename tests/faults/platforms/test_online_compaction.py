@@ -15,6 +15,7 @@ from include.control.jobs import store
 from include.control.jobs.windows import Window
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
+from include.lake import locations
 from include.ledger import verify
 from include.local.object_store import ObjectStore
 from include.settings import settings
@@ -76,7 +77,7 @@ def test_two_drivers_append_to_a_table_while_windows_compact_it_and_nobody_waits
     for branch, first in (("eu", 0), ("us", BATCHES)):
         for number in range(first, first + BATCHES):
             rows = pa.table({"id": pa.array([number], pa.int32())})
-            url = str(settings().table_path(f"bronze.{name}_{branch}")).replace("s3a:", "s3:")
+            url = str(locations.table_path(f"bronze.{name}_{branch}")).replace("s3a:", "s3:")
             write_deltalake(url, rows, mode="append", storage_options=bucket.options)
     # One driver commits by the fast path, the other by Spark's writers.
     writers = [start("eu"), start("us", fast_path="off")]
@@ -96,7 +97,7 @@ def test_two_drivers_append_to_a_table_while_windows_compact_it_and_nobody_waits
 
     assert Counter(row["id"] for row in rows_of(table.name)) == Counter(range(2 * BATCHES))
     verify.verify(table)
-    log = DeltaLog(settings().table_path(table.name))
+    log = DeltaLog(locations.table_path(table.name))
     commits = list(log.commits())
     paths = {
         (commit.metadata["flow"], commit.metadata["fast_path"]) for commit in commits if "batch" in commit.metadata

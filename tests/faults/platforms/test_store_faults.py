@@ -26,6 +26,7 @@ from include.control.store.schema import runs
 from include.control.supervision import supervision
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import Unreachable
+from include.lake import locations
 from include.lake.paths import ObjectPath
 from include.ledger import verify
 from include.local.object_store import ObjectStore
@@ -136,7 +137,7 @@ class Platform:
 
 
 def commits(table: Table) -> list[Commit]:
-    return [*DeltaLog(settings().table_path(table.name)).commits()]
+    return [*DeltaLog(locations.table_path(table.name)).commits()]
 
 
 @pytest.fixture

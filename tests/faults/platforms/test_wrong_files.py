@@ -27,6 +27,7 @@ from include.control.flows.alarms import AlarmKind
 from include.control.leases import lease
 from include.control.store import database
 from include.control.store.schema import runs
+from include.lake import locations
 from include.local import environment, java
 from include.settings import Settings, from_environment
 from tests.conftest import ROOT
@@ -138,7 +139,7 @@ class Project:
 
     def numbers(self, table: str) -> list[int]:
         with suppress(TableNotFoundError):
-            return DeltaTable(str(self.config.table_path(table))).to_pyarrow_table()["number"].to_pylist()
+            return DeltaTable(str(locations.table_path(table, self.config))).to_pyarrow_table()["number"].to_pylist()
         return []
 
     def failed_flows(self) -> set[str]:

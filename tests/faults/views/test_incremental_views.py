@@ -13,8 +13,8 @@ from include.cli.rows import entry_line
 from include.delta.delta_log import DeltaLog
 from include.engine import commit
 from include.flows import refreshes
+from include.lake import locations
 from include.ledger import inspection, row_outcomes, verify
-from include.settings import settings
 from include.spec import Delta, Expect, Replace, Table
 from tests.support.flows import FULL, rows_of
 
@@ -133,7 +133,7 @@ def test_whatever_happens_to_its_tables_a_view_holds_what_a_full_computation_giv
     spark, name, append, refresh, seed: int
 ):
     views, chance = Views(name), random.Random(seed)
-    sales = f"delta.`{settings().table_path(views.sales)}`"
+    sales = f"delta.`{locations.table_path(views.sales)}`"
     append(views.sales, random_sales(chance, 30), SALES)
     append(views.shops, [{"k": k, "city": city} for k, city in enumerate("abc")], SHOPS)
     refresh("first", *views.all)
@@ -166,7 +166,7 @@ def test_only_appended_files_are_read_and_only_their_rows_are_written(name, appe
     views = Views(name)
     append(views.sales, [{"k": 2, "v": 1, "amount": None}] * 10, SALES)
     refresh("monday", views.some, views.totals)
-    for file in settings().table_path(views.sales).glob("*.parquet"):
+    for file in locations.table_path(views.sales).glob("*.parquet"):
         # A query that reads them would fail.
         file.unlink()
     append(views.sales, [{"k": 1, "v": 2, "amount": None}, {"k": 1, "v": 99, "amount": None}], SALES)
@@ -174,7 +174,7 @@ def test_only_appended_files_are_read_and_only_their_rows_are_written(name, appe
     refresh("tuesday", views.some, views.totals)
     assert rows(views.some) == Counter({(2, 2, None): 10, (1, 4, None): 1, (2, 6, None): 1})
     assert rows(views.totals) == Counter([(1, 2, 2, 101, None, 2, None), (2, 11, 11, 13, None, 1, None)])
-    newest = DeltaLog(settings().table_path(views.some.name)).commit(1)
+    newest = DeltaLog(locations.table_path(views.some.name)).commit(1)
     assert (newest.operation, newest.parameters["mode"], newest.rows) == ("WRITE", "Append", 2)
     assert "12 rows (2 new) from" in entry_line(inspection.inspect(views.some, 1).newest[0])
     [outcome] = row_outcomes.batches(views.some, 1)
@@ -216,7 +216,7 @@ def test_a_view_is_recomputed_where_its_rows_are_not_those_of_its_definition_and
     name, append, refresh, spark
 ):
     views = Views(name)
-    view, path = replace(views.some, expect=()), settings().table_path(views.sales)
+    view, path = replace(views.some, expect=()), locations.table_path(views.sales)
 
     def reason_after(run: str, view: Table) -> str | None:
         append(views.sales, [{"k": 2, "v": 1, "amount": None}], SALES)
@@ -228,10 +228,10 @@ def test_a_view_is_recomputed_where_its_rows_are_not_those_of_its_definition_and
     assert reason_after("second", view) is None
     view = replace(view, comment="another")
     assert reason_after("third", view) == "its definition has changed"
-    spark.sql(f"DELETE FROM delta.`{settings().table_path(view.name)}`")
+    spark.sql(f"DELETE FROM delta.`{locations.table_path(view.name)}`")
     assert reason_after("fourth", view) == "version 3 of it is no refresh"
     shutil.rmtree(path)
-    for _ in range(DeltaLog(settings().table_path(view.name)).newest + 1):
+    for _ in range(DeltaLog(locations.table_path(view.name)).newest + 1):
         append(views.sales, [{"k": 2, "v": 1, "amount": None}], SALES)
     assert reason_after("fifth", view) == f"{views.sales} was replaced as a whole"
     spark.sql(f"RESTORE delta.`{path}` TO VERSION AS OF 2")

@@ -19,6 +19,7 @@ from include.engine.jobs import backfill as engine_backfill
 from include.engine.jobs import replacement
 from include.engine.stream.host import Host
 from include.errors import FlowBroken, FlowFailed
+from include.lake import locations
 from include.ledger import verify
 from include.project.sources import CHANGE_FEED_PROPERTY
 from include.rules import Expect, unique
@@ -96,7 +97,7 @@ def totals(table: Table) -> dict[int, tuple[int, int]]:
 
 def backfill_metadata(table: Table) -> dict:
     """The metadata of the newest backfill in the table's log."""
-    log = DeltaLog(settings().table_path(table.name))
+    log = DeltaLog(locations.table_path(table.name))
     return next(commit.metadata["backfill"] for commit in log.commits() if "backfill" in commit.metadata)
 
 
@@ -243,10 +244,10 @@ def test_a_flow_that_stands_in_the_middle_of_a_version_loses_and_doubles_nothing
     if not is_first:
         bring(1)
         run_once(silver)
-    path = str(settings().table_path(silver.source.table))
+    path = str(locations.table_path(silver.source.table))
     rows = spark.createDataFrame([(60 + n, 100 + n) for n in range(8)], SOURCE_SCHEMA).repartition(4)
     rows.write.format("delta").mode("append").save(path)
-    files = len(DeltaLog(settings().table_path(silver.source.table)).state.live)
+    files = len(DeltaLog(locations.table_path(silver.source.table)).state.live)
     assert files >= 4
     stop_after(2)
     with pytest.raises(FlowFailed):

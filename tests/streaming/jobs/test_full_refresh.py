@@ -16,11 +16,11 @@ from include.control.jobs.backfills import Backfill
 from include.engine.jobs import backfill_commits, shadow_table
 from include.engine.rows import transform
 from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable, UsageError
+from include.lake import locations
 from include.ledger import verify
 from include.monitoring import stale_rows as notes
 from include.project.ranges import Slice
 from include.recovery.backfill import preview
-from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert
 from tests.support.backfills import Backfills, Killed
 from tests.support.flows import only_in_full_runs, rows_of
@@ -60,7 +60,7 @@ def contents(table: Table | str) -> list[int]:
 
 
 def is_append_only(table: Table) -> bool:
-    delta_table = DeltaTable(str(settings().table_path(table.name)))
+    delta_table = DeltaTable(str(locations.table_path(table.name)))
     return delta_table.metadata().configuration.get("delta.appendOnly") == "true"
 
 
@@ -184,7 +184,7 @@ def test_what_spark_cannot_go_on_from_is_made_anew_and_goes_on(silver, gold, nam
     assert contents(silver.quarantine) == [50_000, 70_000]
     totals = {(row["minute"].minute, row["is_even"]): row["total"] for row in rows_of(gold.name)}
     assert totals == {(0, False): 40, (0, True): 20, (1, False): 610}
-    assert DeltaTable(str(settings().table_path(silver.name))).metadata().partition_columns == ["day"]
+    assert DeltaTable(str(locations.table_path(silver.name))).metadata().partition_columns == ["day"]
     for table in (new_silver, new_gold):
         verify.verify(table)
         assert has_no_leftovers(table)
@@ -193,10 +193,10 @@ def test_what_spark_cannot_go_on_from_is_made_anew_and_goes_on(silver, gold, nam
 def test_a_restored_quarantine_with_columns_of_other_types_is_replaced_too(silver, name, append, run_once, spark):
     append(f"bronze.{name}", [{"number": number, "place": number} for number in (1, 5000)], SOURCE_SCHEMA)
     run_once(silver)
-    older = spark.read.format("delta").load(str(settings().table_path(silver.quarantine)))
+    older = spark.read.format("delta").load(str(locations.table_path(silver.quarantine)))
     older = older.withColumn("number", F.col("number").cast("string"))
     older.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(
-        str(settings().table_path(silver.quarantine))
+        str(locations.table_path(silver.quarantine))
     )
     with pytest.raises(FlowBroken, match="--full"):
         run_once(silver)

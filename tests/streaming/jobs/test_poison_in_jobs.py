@@ -10,9 +10,9 @@ from include.catalog import Catalog
 from include.engine.preview import preview_report
 from include.engine.preview.preview import PreviewRequest, previews
 from include.errors import FlowBroken
+from include.lake import locations
 from include.ledger import verify
 from include.rules import FAILED
-from include.settings import settings
 from include.spec import Append, Bucket, Delta, Expect, Kafka, Replace, Table, Upsert
 from tests.support.backfills import Backfills
 from tests.support.flows import FULL, only_in_full_runs, rows_of
@@ -27,8 +27,8 @@ BY_WRITE_MODE = pytest.mark.parametrize(
 
 def arrive(spark, name: str, *texts: str, hours: tuple[int, ...] = ()) -> None:
     """Appends rows as one file: of the offsets 0, 1 and so on, and of the same hours."""
-    path = str(settings().table_path(f"bronze.{name}"))
-    first = spark.read.format("delta").load(path).count() if settings().is_stored(f"bronze.{name}") else 0
+    path = str(locations.table_path(f"bronze.{name}"))
+    first = spark.read.format("delta").load(path).count() if locations.is_stored(f"bronze.{name}") else 0
     moments = hours or range(first, first + len(texts))
     rows = [
         ("events", 0, offset, text, at(hour))
@@ -97,7 +97,7 @@ def test_a_backfill_quarantines_rows_that_break_a_check_constraint(spark, run_on
     of = table(name)
     arrive(spark, name, "1", "2")
     run_once(of)
-    path = settings().table_path(of.name)
+    path = locations.table_path(of.name)
     spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT small CHECK (value < 100)")
     larger = table(name, transform=TRANSFORM.replace("AS BIGINT)", "AS BIGINT) * IF(offset = 1, 100, 1)"))
     Backfills(spark, (larger,)).run(larger, as_a_whole=True)
@@ -146,4 +146,4 @@ def test_a_preview_says_which_rows_the_flow_would_quarantine_and_why(spark, name
     (result,) = previews(PreviewRequest(spark, tables, 10), broken.name)
     assert (result.outcome.ends, len(result.failed)) == ({"quarantine": 3}, 3)
     assert "would be BROKEN" in "\n".join(preview_report.lines(result))
-    assert not settings().is_stored(of.quarantine)
+    assert not locations.is_stored(of.quarantine)

@@ -17,6 +17,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine.preview import preview_report
 from include.engine.preview.preview import Preview, PreviewRequest, previews
 from include.errors import Unreachable, UsageError
+from include.lake import locations
 from include.project.sources import inline_steps
 from include.rules import unique
 from include.settings import settings
@@ -151,9 +152,9 @@ def test_only_the_newest_files_of_a_source_are_opened_and_a_rule_that_fails_show
     preview, arrive, bronze, silver
 ):
     arrive(0, reading(1, 60))
-    [old_file] = [file.path for file in DeltaLog(settings().table_path(bronze.name)).state.live]
+    [old_file] = [file.path for file in DeltaLog(locations.table_path(bronze.name)).state.live]
     arrive(1, reading(2, 60), reading(3, 300))
-    (settings().table_path(bronze.name) / old_file).unlink()
+    (locations.table_path(bronze.name) / old_file).unlink()
     strict_silver = replace(silver, expect=(Expect("calm", "bpm < 200", "fail"), unique("device")), write=Append())
     result = preview(bronze, strict_silver, rows=2)
     assert result.read == 2
@@ -257,7 +258,7 @@ def test_the_newest_changes_of_a_source_are_previewed(preview, spark, append, br
     )
     with pytest.raises(Unreachable, match="which does not keep them yet: restart the flow"):
         preview(bronze, stored_silver, changes)
-    path = settings().table_path(stored_silver.name)
+    path = locations.table_path(stored_silver.name)
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
     result = preview(bronze, stored_silver, changes)
     assert [(row.row["number"], row.row["_change_type"]) for row in result.outcome.rows].count((1, "insert")) == 2

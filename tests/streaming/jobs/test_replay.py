@@ -17,6 +17,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine import commit
 from include.engine.jobs import replay
 from include.errors import FlowFailed, UsageError
+from include.lake import locations
 from include.rules import Expect, unique
 from include.settings import settings
 from include.spec import Append, Delta, Table, Upsert, Watermark
@@ -91,7 +92,7 @@ def test_rows_that_a_mended_rule_lets_in_go_back_once_and_the_others_are_counted
 @only_in_full_runs
 def test_rows_that_an_update_has_mended_go_back_and_keep_their_values(table, batches, replay, spark):
     batches.write(table, FIRST_ROWS)
-    path = settings().table_path(table.quarantine)
+    path = locations.table_path(table.quarantine)
     spark.sql(f"UPDATE delta.`{path}` SET bpm = 77 WHERE place = 2")
     replay(table)
     assert stored_places(table.quarantine) == [1, 3, 4]
@@ -102,7 +103,7 @@ def test_rows_that_an_update_has_mended_go_back_and_keep_their_values(table, bat
 @only_in_full_runs
 def test_only_rows_that_broke_a_named_rule_are_looked_at(table, batches, replay, spark):
     batches.write(table, FIRST_ROWS)
-    spark.sql(f"UPDATE delta.`{settings().table_path(table.quarantine)}` SET bpm = 70, device = 'z'")
+    spark.sql(f"UPDATE delta.`{locations.table_path(table.quarantine)}` SET bpm = 70, device = 'z'")
     replay(table, "identified")
     assert (stored_places(table.name), stored_places(table.quarantine)) == ([0, 3], [1, 2, 4])
     with pytest.raises(UsageError, match="broke 'plausibel': did you mean 'plausible'"):
@@ -238,7 +239,7 @@ def test_every_commit_of_a_replay_says_so(table, batches, replay):
     window = replay(with_new_rule(table))
     version_before = window.before.version
     for name in (table.name, table.quarantine):
-        log = DeltaLog(settings().table_path(name))
+        log = DeltaLog(locations.table_path(name))
         versions = [version for version in log.versions if name != table.name or version > version_before]
         metadata = [log.commit(version).metadata for version in versions if "window" in log.commit(version).metadata]
         assert {(entry["window"], entry["replay"]) for entry in metadata} == {(window.number, 1)}
@@ -248,10 +249,10 @@ def test_every_commit_of_a_replay_says_so(table, batches, replay):
 def test_a_dry_run_counts_and_touches_nothing(table, batches, spark, monkeypatch, capsys):
     batches.write(table, FIRST_ROWS)
     monkeypatch.setattr(replay, "open_session", lambda name, tables: spark)
-    versions_before = [DeltaLog(settings().table_path(name)).newest for name in (table.name, table.quarantine)]
+    versions_before = [DeltaLog(locations.table_path(name)).newest for name in (table.name, table.quarantine)]
     replay.run(with_new_rule(table), Catalog({table.name: table}), [], dry_run=True)
     assert "2 rows are good by today's rules, 2 are still bad" in capsys.readouterr().out
-    assert [DeltaLog(settings().table_path(name)).newest for name in (table.name, table.quarantine)] == versions_before
+    assert [DeltaLog(locations.table_path(name)).newest for name in (table.name, table.quarantine)] == versions_before
 
 
 def test_a_table_without_a_quarantine_cannot_be_replayed(table):

@@ -17,10 +17,10 @@ from include.delta.delta_log import DeltaLog
 from include.engine.jobs import refresh as engine_refresh
 from include.engine.jobs import rewind as engine_rewind
 from include.errors import FlowBroken, UsageError
+from include.lake import locations
 from include.ledger import verify
 from include.recovery import giving_up
 from include.rules import Expect
-from include.settings import settings
 from include.spec import Append, Bucket, Delta, Replace, Table, Upsert, Watermark
 from tests.support.backfills import Backfills, Killed
 from tests.support.flows import only_in_full_runs, rows_of
@@ -266,7 +266,7 @@ def test_rewound_twice_and_compacted_in_between_each_row_is_there_once(silver, g
     run_once(silver, gold)
     runner.run(silver, second_moment)
     assert contents(silver) == [(0, 1), (1, 2)]
-    spark.sql(f"OPTIMIZE delta.`{settings().table_path(silver.name)}`")
+    spark.sql(f"OPTIMIZE delta.`{locations.table_path(silver.name)}`")
     run_once(silver, gold)
     bring(4)
     run_once(silver, gold)
@@ -323,12 +323,12 @@ def test_a_rewind_that_is_refused_touches_nothing(silver, bring, run_once, spark
     moment = moment_of(silver)
     bring(2)
     run_once(silver)
-    path = settings().table_path(f"bronze.{name}")
+    path = locations.table_path(f"bronze.{name}")
     spark.sql(f"DELETE FROM delta.`{path}` WHERE number = 1")
-    version_before = DeltaLog(settings().table_path(silver.name)).newest
+    version_before = DeltaLog(locations.table_path(silver.name)).newest
     with pytest.raises(UsageError, match="has replaced what would be read again"):
         runner.run(silver, moment)
-    assert DeltaLog(settings().table_path(silver.name)).newest == version_before
+    assert DeltaLog(locations.table_path(silver.name)).newest == version_before
     assert rewinds.unfinished(runner.engine, [silver.name]) == []
 
 
@@ -344,14 +344,14 @@ def test_what_vacuum_has_deleted_is_named_and_refused(silver, gold, bring, run_o
     [refusal] = runner.plan(silver, moment).refusals
     assert refusal.startswith(f"{gold.name}: VACUUM has deleted 1 files of version")
     # Silver would read these files of bronze again.
-    spark.sql(f"OPTIMIZE delta.`{settings().table_path(silver.source.table)}`")
+    spark.sql(f"OPTIMIZE delta.`{locations.table_path(silver.source.table)}`")
     delete_removed_files(silver.source.table)
     assert any("files of bronze" in line and "are deleted" in line for line in runner.plan(silver, moment).refusals)
 
 
 def delete_removed_files(table: str) -> None:
     """Delete the removed files of a table, as VACUUM does after the retention."""
-    log = DeltaLog(settings().table_path(table))
+    log = DeltaLog(locations.table_path(table))
     for tombstone in log.state.tombstones:
         (log.table / tombstone.path).unlink()
 

@@ -10,6 +10,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine.rows.transform import apply_transform
 from include.errors import FlowBroken
 from include.kafka import schema_registry
+from include.lake import locations
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA_WITH_IDS, Delta, Expect, Json, Kafka, Registry, Table
 from tests.support.commits import switch_fast_path
@@ -99,7 +100,7 @@ def test_rows_that_break_their_schema_are_quarantined_with_its_id_and_the_field(
         ["value: X'7B226F726465725F6964223A202265227D' has no schema registry header"],
     ]
     assert registry.asked == {1: 1, 2: 1, 9: 2}
-    metadata = [commit.metadata for commit in DeltaLog(settings().table_path(orders.name)).commits()]
+    metadata = [commit.metadata for commit in DeltaLog(locations.table_path(orders.name)).commits()]
     assert {batch["fast_path"] for batch in metadata if batch.get("flow")} == {is_fast}
 
 

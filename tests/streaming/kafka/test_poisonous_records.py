@@ -11,6 +11,7 @@ from include.control.commands import Action, Command
 from include.control.store import database
 from include.delta import stored_table
 from include.errors import FlowBroken
+from include.lake import locations
 from include.ledger import verify
 from include.recovery import reset
 from include.rules import FAILED
@@ -113,7 +114,7 @@ def test_records_that_a_raw_table_cannot_hold_are_quarantined_and_a_skipped_batc
     topic.create().send(*range(3))
     bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name))
     run_once(bronze)
-    path = settings().table_path(bronze.name)
+    path = locations.table_path(bronze.name)
     spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT other CHECK (offset <> 3)")
     topic.send("a", "b", "c")
     run_once(bronze)

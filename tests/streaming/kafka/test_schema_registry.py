@@ -24,6 +24,7 @@ from include.engine.rows.transform import apply_transform
 from include.errors import FlowBroken
 from include.examples.views import _long, _optional, _text
 from include.kafka import schema_registry
+from include.lake import locations
 from include.ledger import verify
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA_WITH_IDS, Avro, Delta, Expect, Json, Kafka, Registry, Table
@@ -157,7 +158,7 @@ def test_rows_of_many_schemas_arrive_through_an_outage_of_the_registry(orders, s
     assert orders.quarantined() == ["schema id 99 is not in the schema registry"]
     # The second question follows the first, for replicas that learn later.
     assert registry.asked == {1: 1, 2: 1, 3: 1, 4: 1, 99: 2}
-    metadata = [commit.metadata for commit in DeltaLog(settings().table_path(silver.name)).commits()]
+    metadata = [commit.metadata for commit in DeltaLog(locations.table_path(silver.name)).commits()]
     assert all(batch["fast_path"] for batch in metadata if batch.get("flow"))
     verify.verify(silver)
     assert_nowhere(PASSWORD, capfd.readouterr())
@@ -187,8 +188,8 @@ def test_all_rows_come_out_the_same_again_while_the_registry_is_gone(orders, run
     assert len(rows) == 3 and len(quarantined) == 2
     orders.registry.stop()
     for table in (orders.silver.name, orders.silver.quarantine):
-        shutil.rmtree(settings().table_path(table))
-    shutil.rmtree(settings().checkpoints(orders.silver.flow))
+        shutil.rmtree(locations.table_path(table))
+    shutil.rmtree(locations.checkpoints(orders.silver.flow))
     # Spark's writers rebuild the plan of each batch, as jobs do.
     switch_fast_path(monkeypatch, False)
     run_once(orders.silver)

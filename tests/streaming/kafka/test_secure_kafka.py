@@ -26,6 +26,7 @@ from include.errors import FlowBroken
 from include.kafka import broker, topics
 from include.kafka.broker import Topics
 from include.kafka.cluster import AccessRefused, Cluster
+from include.lake import locations
 from include.ledger import explain, verify
 from include.local import java
 from include.monitoring import consumer_groups, graph, lag, lineage, lineage_loader
@@ -127,7 +128,7 @@ def test_a_flow_its_lag_its_ledger_and_its_consumer_group_work_with(
 
 
 def newest_commit(table: Table) -> Commit:
-    return next(iter(DeltaLog(settings().table_path(table.name)).commits()))
+    return next(iter(DeltaLog(locations.table_path(table.name)).commits()))
 
 
 def refusal_of(run: Callable[..., None], table: Table) -> FlowBroken:
@@ -152,8 +153,8 @@ def test_topics_of_the_same_name_in_two_clusters_do_not_mix(
     run_once(default, eu)
     assert [row["value"] for row in rows_of(default.name)] == [b"here 0", b"here 1"]
     assert [row["value"] for row in rows_of(eu.name)] == [b"eu 0", b"eu 1", b"eu 2"]
-    assert {"cluster": "eu"}.items() <= owner(settings().checkpoints(eu.flow) / "1")["source"].items()
-    assert "cluster" not in owner(settings().checkpoints(default.flow) / "1")["source"], "as older releases write it"
+    assert {"cluster": "eu"}.items() <= owner(locations.checkpoints(eu.flow) / "1")["source"].items()
+    assert "cluster" not in owner(locations.checkpoints(default.flow) / "1")["source"], "as older releases write it"
 
     in_default, in_other = explain.of_record(tables, here.name, 0, 1)
     assert ("of cluster 'eu'" in in_default.sentence, "of cluster 'eu'" in in_other.sentence) == (False, True)
@@ -313,7 +314,7 @@ def test_no_secret_is_left_anywhere(
             assert job.wait() == 6, job.log.read_text()
     finally:
         job.end()
-    download(settings().lake, tmp_path / "objects")
+    download(locations.lake(), tmp_path / "objects")
     print(status.text(statuses(Catalog(tables))), generate_latest(registry(Catalog(tables))))
     print(consumer_groups.mirror(Catalog(tables)), lineage_loader.emit_events(Catalog(tables)))
     assert not holds(capsys.readouterr().out.encode(), planted)

@@ -15,8 +15,8 @@ from include.engine.fast_path.transaction import NotSupported
 from include.engine.rows import read
 from include.kafka import broker
 from include.kafka.cluster import Cluster
+from include.lake import locations
 from include.ledger import verify
-from include.settings import settings
 from include.spec import Kafka, Table
 from tests.support.flows import rows_of
 from tests.support.topic import Topic
@@ -135,7 +135,7 @@ def test_a_large_batch_is_written_in_row_groups_with_the_statistics_of_all(
     send_awkward()
     topic.send(*range(100))
     run_once(bronze)
-    log = DeltaLog(settings().table_path(bronze.name))
+    log = DeltaLog(locations.table_path(bronze.name))
     assert [commit.metadata["fast_path"] for commit in log.commits() if "batch" in (commit.metadata or {})] == [True]
     (file,) = log.state.live
     assert file.rows == 115

@@ -7,8 +7,8 @@ import pytest
 from include.delta.delta_log import DeltaLog
 from include.engine.fast_path import path
 from include.errors import LedgerMismatch
+from include.lake import locations
 from include.ledger import row_outcomes, verify
-from include.settings import settings
 from include.spec import Debezium, Delta, Table, Upsert
 from tests.support.flows import only_in_full_runs, rows_of
 
@@ -89,7 +89,7 @@ def test_what_is_no_change_event_is_quarantined_with_its_reason_and_is_neither_s
 def test_verify_tells_tombstones_from_what_else_changes_nothing(merge):
     messages = [event("c", {"id": 1, "name": "a"}, lsn=1), None, event("u", {"id": 1, "name": "b"}, lsn=2)]
     table = merge(Debezium("value", into=("id", "name")), "id INT, name STRING, _sequence BIGINT", CHANGES, messages)
-    log = settings().table_path(table.name) / "_delta_log"
+    log = locations.table_path(table.name) / "_delta_log"
     commit = log / f"{DeltaLog(log.parent).newest:020}.json"
     text = commit.read_text()
     counted = '\\"stale\\": 1, \\"truncates\\": 0'

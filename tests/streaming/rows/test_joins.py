@@ -13,9 +13,9 @@ from include.engine.jobs import replay
 from include.engine.rows import lookup
 from include.errors import Unreachable, UsageError
 from include.flows.batches import BatchHistory
+from include.lake import locations
 from include.ledger import verify
 from include.rules import not_null
-from include.settings import settings
 from include.spec import Append, Bucket, Delta, Lookup, Table, Upsert
 from tests.support.backfills import Backfills
 from tests.support.commits import kill_next_batch, switch_fast_path
@@ -70,7 +70,7 @@ def test_a_row_gets_the_columns_of_its_partner_and_nulls_without_one(name, appen
     run_once(table)
     assert sold(name) == [(1, "ink", 500), (2, None, None), (3, None, None), (4, "pen", 300)]
     assert lookups_of(table) == [{f"silver.{name}_products": 0}]
-    metadata = next(DeltaLog(settings().table_path(table.name)).commits()).metadata
+    metadata = next(DeltaLog(locations.table_path(table.name)).commits()).metadata
     assert metadata["fast_path"] == (path == "fast path")
     assert metadata["no_partner"] == {f"silver.{name}_products": 2}
 
@@ -269,7 +269,7 @@ def test_a_join_across_buckets_is_right_whatever_the_order_in_which_its_events_a
         arrived = [event for part in parts[: number + 1] for event in part]
         stored = {(row["hour"], row["document"], row["outcome"]): row["views"] for row in rows_of(table.name)}
         assert stored == expected_outcomes(arrived)
-    newest = next(DeltaLog(settings().table_path(table.name)).commits())
+    newest = next(DeltaLog(locations.table_path(table.name)).commits())
     assert newest.metadata["fast_path"] == (path == "fast path")
 
 

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from include.delta import stored_table
+from include.lake import locations
 from include.ledger import verify
-from include.settings import settings
 from include.spec import Append, Avro, Bucket, Debezium, Delta, Expect, Json, Kafka, Table, Upsert, Watermark
 from tests.support.flows import only_in_full_runs
 from tests.support.odd_records import OddRecords, send
@@ -89,7 +89,7 @@ def tables(name: str, topic: str) -> tuple[Table, ...]:
 
 
 def places(table: str) -> Counter:
-    if not settings().is_stored(table):
+    if not locations.is_stored(table):
         return Counter()
     rows = stored_table.dataset(table).to_table(columns=["partition", "offset"]).to_pylist()
     return Counter((row["partition"], row["offset"]) for row in rows)
@@ -110,7 +110,7 @@ def run_odd_records(spark, run_once, name: str, broker: str, seed: int, count: i
     for table in flows:
         for line in verify.lines(verify.verify(table)):
             print(line)
-        quarantined = stored_table.open_table(table.quarantine).count() if settings().is_stored(table.quarantine) else 0
+        quarantined = stored_table.open_table(table.quarantine).count() if locations.is_stored(table.quarantine) else 0
         print(f"{table.name}: {stored_table.open_table(table.name).count()} rows, {quarantined} quarantined")
     print(f"seed {seed}: {count} records in {time.monotonic() - begun_at:.0f} s")
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from include.settings import settings
+from include.lake import locations
 from include.spec import Append, Delta, Lookup, Table, Upsert
 from tests.support.flows import rows_of
 from tests.support.twins import Source, Twin
@@ -17,7 +17,7 @@ def test_a_row_that_looks_for_a_key_with_several_rows_is_quarantined_and_not_dou
     products = spark.createDataFrame(
         [(1, "ink"), (2, "pen"), (2, "pencil"), (None, "?"), (None, "!")], "id INT, title STRING"
     )
-    products.write.format("delta").save(str(settings().table_path(f"silver.{name}_products")))
+    products.write.format("delta").save(str(locations.table_path(f"silver.{name}_products")))
     table = Table(
         name=f"silver.{name}",
         comment="sales",

@@ -12,6 +12,7 @@ from include.control.store import database
 from include.engine.batch import poison
 from include.engine.rows import storable
 from include.errors import FlowBroken
+from include.lake import locations
 from include.ledger import verify
 from include.project.sources import inline_steps
 from include.recovery import reset
@@ -67,7 +68,7 @@ REASONS = {
 
 def arrive(spark, name: str, rows: list[tuple]) -> None:
     frame = spark.createDataFrame(rows, SOURCE).coalesce(1)
-    frame.write.format("delta").mode("append").save(str(settings().table_path(f"bronze.{name}")))
+    frame.write.format("delta").mode("append").save(str(locations.table_path(f"bronze.{name}")))
 
 
 def good(*offsets: int) -> list[tuple]:
@@ -157,9 +158,9 @@ def test_what_readers_cannot_represent_is_quarantined_by_the_rules_that_columns_
     of = table(name, write, schema=schema, transform=transform)
     arrive(spark, name, good(*range(8)))
     run_once(of)
-    stored = spark.read.format("delta").load(str(settings().table_path(of.name))).selectExpr("id", "hex(text) AS text")
+    stored = spark.read.format("delta").load(str(locations.table_path(of.name))).selectExpr("id", "hex(text) AS text")
     assert {row["id"]: row["text"] for row in stored.collect()} == {0: None, 5: "FFFE00", 6: "00FF", 7: None}
-    quarantined = spark.read.format("delta").load(str(settings().table_path(of.quarantine)))
+    quarantined = spark.read.format("delta").load(str(locations.table_path(of.quarantine)))
     assert {row["id"]: row["_rules"] for row in quarantined.select("id", "_rules").collect()} == {
         1: ["times within the years 1 to 9999"],
         2: ["times within the years 1 to 9999"],
@@ -173,7 +174,7 @@ def test_a_row_that_breaks_a_check_constraint_is_quarantined_by_its_name(spark, 
     of = table(name)
     arrive(spark, name, good(1))
     run_once(of)
-    path = settings().table_path(of.name)
+    path = locations.table_path(of.name)
     spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT small CHECK (amount < 100)")
     arrive(spark, name, good(2, 500))
     run_once(of)
@@ -199,7 +200,7 @@ def test_an_aggregate_leaves_out_a_source_row_that_fails_and_names_a_bucket_that
             [("events", 0, hour, kind, text, amount, datetime(2026, 3, 1, hour)) for hour, kind, text, amount in rows],
             schema,
         )
-        path = str(settings().table_path(f"bronze.{name}"))
+        path = str(locations.table_path(f"bronze.{name}"))
         frame.coalesce(1).write.format("delta").mode("append").save(path)
 
     by_hour = Upsert(keys=("hour",), recompute=Bucket("hour", of="time", unit="hour"))
@@ -257,9 +258,9 @@ def test_an_aggregate_without_buckets_leaves_out_the_row_with_which_it_fails_or_
 @only_in_full_runs
 def test_poison_behind_a_lookup_a_step_and_a_change_feed_is_quarantined_alike(spark, run_once, name):
     arrive(spark, name, good(1))
-    path = settings().table_path(f"bronze.{name}")
+    path = locations.table_path(f"bronze.{name}")
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
-    labels = settings().table_path(f"silver.{name}_labels")
+    labels = locations.table_path(f"silver.{name}_labels")
     frame = spark.createDataFrame([(1, "1"), (2, "x"), (3, "3")], "amount BIGINT, label STRING")
     frame.coalesce(1).write.format("delta").save(str(labels))
     lookup = Lookup(f"silver.{name}_labels", on="amount", columns=("label",))
@@ -304,7 +305,7 @@ def test_a_file_with_a_row_that_its_table_cannot_hold_is_quarantined_and_the_oth
     bronze = replace(landing.table(), schema="a STRING, b STRING", partition_by=("b",))
     landing.drop("1.csv", "a,b\n1,x\n")
     run_once(bronze)
-    spark.sql(f"ALTER TABLE delta.`{settings().table_path(bronze.name)}` ADD CONSTRAINT short CHECK (length(a) < 3)")
+    spark.sql(f"ALTER TABLE delta.`{locations.table_path(bronze.name)}` ADD CONSTRAINT short CHECK (length(a) < 3)")
     landing.drop("2.csv", "a,b\n1,x\nlonger,x\n")
     landing.drop("3.csv", "a,b\n3,y\n")
     landing.drop("4.csv", f"a,b\n4,{'ü' * 127}\n")

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 
 from include.errors import FlowBroken, FlowFailed
 from include.flows import resume_position
+from include.lake import locations
 from include.rules import FAILED
-from include.settings import settings
 from include.spec import Delta, Expect, PythonLimits, Table
 from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
@@ -34,7 +34,7 @@ def arrive(spark, name: str, *values: int) -> None:
     rows = [("beats", 0, offset, value) for offset, value in enumerate(values)]
     for part in (rows[::2], rows[1::2]):
         frame = spark.createDataFrame(part, SOURCE).coalesce(1)
-        frame.write.format("delta").mode("append").save(str(settings().table_path(f"bronze.{name}")))
+        frame.write.format("delta").mode("append").save(str(locations.table_path(f"bronze.{name}")))
 
 
 def arrow(function):
@@ -87,7 +87,7 @@ def test_arrow_and_pandas_functions_compute_columns_and_rules_apply_to_them(
     if fast_path:
         run_once(table)
     else:
-        rows = spark.read.format("delta").load(str(settings().table_path(f"bronze.{name}")))
+        rows = spark.read.format("delta").load(str(locations.table_path(f"bronze.{name}")))
         BatchWriter(spark, tmp_path, SOURCE).write(table, rows)
     assert sorted((row["offset"], row["bpm"]) for row in rows_of(table.name)) == [(0, 20), (1, 40)]
     assert [row["offset"] for row in rows_of(table.quarantine)] == [2]
@@ -177,4 +177,4 @@ def test_a_failure_that_no_row_repeats_is_tried_again_at_once(spark, run_once, n
     arrive(spark, name, 60)
     run_once(table)
     assert [row["bpm"] for row in rows_of(table.name)] == [60]
-    assert not settings().is_stored(table.quarantine)
+    assert not locations.is_stored(table.quarantine)

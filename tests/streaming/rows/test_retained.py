@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from include.delta import stored_table
 from include.engine.tables import create_table, retained
-from include.settings import settings
+from include.lake import locations
 from include.spec import Delta, Table, Upsert, Watermark
 from tests.support.commits import intercept_commits
 from tests.support.flows import rows_of
@@ -111,7 +111,7 @@ def test_deletes_of_an_earlier_generation_count(spark, name, tmp_path, is_fast):
 def test_retained_rows_of_older_releases_lose_their_values_and_count_as_before(spark, name, tmp_path):
     flow = Flow(spark, name, tmp_path, LATEST, is_fast=True)
     flow.write(change(1, "north", 1), change(2, "south", 1))
-    path = str(settings().table_path(flow.table.retained))
+    path = str(locations.table_path(flow.table.retained))
     older = spark.createDataFrame([change(1, "whole row", 5)[:4]], "id INT, place STRING, at TIMESTAMP, seq INT")
     older = older.withColumns({"_deleted": F.lit(True), "_flow": F.lit(flow.table.flow), "_generation": F.lit(1)})
     older = older.withColumns({"_batch": F.lit(0).cast("bigint"), "_source": F.lit("{}")})
@@ -119,7 +119,7 @@ def test_retained_rows_of_older_releases_lose_their_values_and_count_as_before(s
         "overwriteSchema", "true"
     ).save(path)
     spark.sql(
-        f"MERGE INTO delta.`{settings().table_path(flow.table.name)}` USING (SELECT 1) ON id = 1 "
+        f"MERGE INTO delta.`{locations.table_path(flow.table.name)}` USING (SELECT 1) ON id = 1 "
         "WHEN MATCHED THEN DELETE"
     )
     create_table.create(spark, flow.table)

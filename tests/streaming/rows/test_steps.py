@@ -5,8 +5,8 @@ from collections import Counter
 
 from include.catalog import Catalog
 from include.engine.rows.transform import apply
+from include.lake import locations
 from include.project.sources import inline_steps
-from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Table, Upsert
 from tests.support.flows import rows_of
 
@@ -21,7 +21,7 @@ ROWS = [
 def arrive(spark, name: str, *rows: tuple) -> None:
     frame = spark.createDataFrame(rows, "device STRING, time STRING, bpm INT")
     frame = frame.selectExpr("device", "CAST(time AS TIMESTAMP) AS time", "bpm")
-    frame.coalesce(1).write.format("delta").mode("append").save(str(settings().table_path(f"bronze.{name}")))
+    frame.coalesce(1).write.format("delta").mode("append").save(str(locations.table_path(f"bronze.{name}")))
 
 
 def catalog_of(*tables: Table) -> Catalog:
@@ -145,5 +145,5 @@ def test_temporary_steps_are_done_by_their_readers_and_stored_nowhere(spark, run
     sums = {row["hour"] and row["hour"].hour: row["four"] for row in rows_of(aggregate.name)}
     assert sums == {12: 240 + 320 + 4, None: 360}
     for temporary_table in (first_step, second_step):
-        assert not settings().table_path(temporary_table.name).exists()
-        assert not settings().checkpoints(temporary_table.name).exists()
+        assert not locations.table_path(temporary_table.name).exists()
+        assert not locations.checkpoints(temporary_table.name).exists()

@@ -3,6 +3,7 @@
 import boto3
 import pytest
 
+from include.lake import locations
 from include.settings import from_environment
 from tests.conftest import S3_PORT, free_port
 from tests.support.flows import only_in_full_runs
@@ -30,7 +31,7 @@ def test_it_leaves_no_half_file_and_its_successor_loses_and_doubles_nothing(
 ):
     address = start_broker(tmp_path / "broker", free_port())
     pipeline = pipeline_at(tmp_path, address, {"SLUICE_LAKE": object_lake.new()})
-    file = from_environment(pipeline.environment).checkpoints(TABLES[0]) / "1" / directory / "1"
+    file = locations.checkpoints(TABLES[0], from_environment(pipeline.environment)) / "1" / directory / "1"
     # Not through the proxy, which the next test will not have.
     client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{S3_PORT}")
     killed: list[Request] = []

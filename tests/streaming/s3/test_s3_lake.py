@@ -24,6 +24,7 @@ from include.engine.jobs.table_window import Window
 from include.engine.jobs.worker import leases
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
+from include.lake import locations
 from include.lake.paths import ObjectPath
 from include.ledger import explain, inspection, quarantine, verify
 from include.maintenance import table_state, vacuum_guard
@@ -62,7 +63,7 @@ def engine():
 
 def fast_commits(table: str) -> list[bool]:
     """Whether the fast path has written them, for each batch of the table, oldest first."""
-    metadata = [commit.metadata for commit in DeltaLog(settings().table_path(table)).commits()]
+    metadata = [commit.metadata for commit in DeltaLog(locations.table_path(table)).commits()]
     return [bool(batch["fast_path"]) for batch in reversed(metadata) if "batch" in batch]
 
 
@@ -73,7 +74,7 @@ def test_rows_pass_all_layers_and_every_reader_without_a_jvm_finds_them(chain, r
     moment = moment_of(gold)
     chain.topic.send(*range(60, 66), "y")
     run_once(*chain.all)
-    assert isinstance(settings().table_path(gold.name), ObjectPath)
+    assert isinstance(locations.table_path(gold.name), ObjectPath)
     assert not (settings().home / "lake" / "silver" / chain.name).exists()
     assert not (settings().home / "checkpoints" / silver.flow / "1").exists()
     for table in chain.all:
@@ -84,7 +85,7 @@ def test_rows_pass_all_layers_and_every_reader_without_a_jvm_finds_them(chain, r
     assert (inspected.states, inspected.rows, inspected.faults) == ({"committed": 2}, 12, [])
     [step] = explain.of_record(tables, chain.topic.name, 0, 0)
     assert step.table == bronze.name
-    origin = explain.of_version(tables, gold, DeltaLog(settings().table_path(gold.name)).newest)
+    origin = explain.of_version(tables, gold, DeltaLog(locations.table_path(gold.name)).newest)
     assert (origin.table, len(origin.reads), origin.above and origin.above.table) == (gold.name, 1, silver.name)
     assert {row.rules[0] for row in quarantine.sample(silver, 10).rows} == {"is_number"}
     assert [(entry.lag.is_up_to_date, entry.in_flight) for entry in status.statuses(tables)] == [(True, None)] * 3
@@ -124,7 +125,7 @@ def test_a_batch_that_died_is_written_once_and_a_reset_goes_on_where_the_table_e
     run_once(bronze)
     commands.execute(engine, Command(Action.RESET_CHECKPOINT, (silver.flow,), "a test", "a test"))
     run_once(silver)
-    assert checkpoint_files.newest_generation(settings().checkpoints(silver.flow)) == 2
+    assert checkpoint_files.newest_generation(locations.checkpoints(silver.flow)) == 2
     assert is_fast in fast_commits(silver.name)
     chain.assert_silver_holds(chain.topic.messages())
     verify.verify(silver)
@@ -140,11 +141,11 @@ def test_a_window_compacts_and_one_vacuums_when_no_reader_needs_the_old_files(ch
     tables = Catalog({table.name: table for table in (bronze, silver, gold)})
     operations = _operations_of_window(engine, spark, silver, tables)
     assert ("OPTIMIZE" in operations, "VACUUM END" in operations) == (True, False)
-    assert len(vacuum_guard.dead_files(DeltaLog(settings().table_path(silver.name)))) == 4
+    assert len(vacuum_guard.dead_files(DeltaLog(locations.table_path(silver.name)))) == 4
     chain.topic.send(70, "x")
     run_once(bronze, silver, gold)
     assert "VACUUM END" in _operations_of_window(engine, spark, silver, tables)
-    assert vacuum_guard.dead_files(DeltaLog(settings().table_path(silver.name))) == []
+    assert vacuum_guard.dead_files(DeltaLog(locations.table_path(silver.name))) == []
     chain.assert_holds(chain.topic.messages())
     verify.verify(silver)
 
@@ -169,7 +170,7 @@ def test_a_driver_that_is_killed_between_commit_and_checkpoint_loses_and_doubles
     job = Job(settings().home, "tests.support.jobs.aimed_kill", chain.name, chain.topic.name, chain.gold.name, "after")
     assert job.wait() == -signal.SIGKILL, job.log.read_text()
     planned, committed = (
-        find(settings().checkpoints(chain.gold.flow) / "1")
+        find(locations.checkpoints(chain.gold.flow) / "1")
         for find in (checkpoint_files.last_planned, checkpoint_files.last_committed)
     )
     assert (planned, committed) == (0, None)
@@ -190,4 +191,4 @@ def _operations_of_window(engine, spark, table, tables) -> set[str]:
         Window(engine, lease_renewer, host, spark, table, tables, number).run(lambda reason: os.abort())
     finally:
         lease_renewer.stop()
-    return {commit.operation for commit in DeltaLog(settings().table_path(table.name)).commits()}
+    return {commit.operation for commit in DeltaLog(locations.table_path(table.name)).commits()}

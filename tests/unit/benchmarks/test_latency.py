@@ -4,7 +4,7 @@ from pathlib import Path
 
 from benchmarks import latency
 from include.delta.delta_log import Commit, DeltaLog
-from include.settings import settings
+from include.lake import locations
 from tests.support import lake
 
 
@@ -22,14 +22,14 @@ def test_commits_of_backfills_windows_and_strangers_are_no_batches(home: Path):
     lake.write("silver.readings", 120)
     lake.write("silver.readings", 130, window={"steps": ["optimize"]})
     batches.append(batch("silver.readings", 140, 2))
-    commits = DeltaLog(settings().table_path("silver.readings")).commits()
+    commits = DeltaLog(locations.table_path("silver.readings")).commits()
     assert versions(latency.batches(commits, since=0)) == batches
 
 
 def test_batches_from_before_the_first_record_was_sent_do_not_count(home: Path):
     for version, seconds in enumerate((100, 200, 300)):
         batch("silver.readings", seconds, version)
-    commits = DeltaLog(settings().table_path("silver.readings")).commits()
+    commits = DeltaLog(locations.table_path("silver.readings")).commits()
     assert versions(latency.batches(commits, since=150)) == [1, 2]
 
 

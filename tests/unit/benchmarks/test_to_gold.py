@@ -10,14 +10,14 @@ from benchmarks import to_gold
 from benchmarks.jobs.sluice import TABLES
 from benchmarks.support.engine import Engine
 from benchmarks.to_gold import Journal
-from include.settings import settings
+from include.lake import locations
 from tests.support import lake
 
 
 def commit(layer: str, seconds: float) -> None:
     table = TABLES[layer].name
     version = lake.rows(table, seconds, 10)
-    os.utime(settings().table_path(table) / "_delta_log" / f"{version:020}.json", (seconds, seconds))
+    os.utime(locations.table_path(table) / "_delta_log" / f"{version:020}.json", (seconds, seconds))
 
 
 def batches(layer: str, *commits: tuple[float, Any]) -> Journal:

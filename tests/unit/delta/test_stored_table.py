@@ -9,7 +9,7 @@ import pytest
 from deltalake import write_deltalake
 
 from include.delta import stored_table
-from include.settings import settings
+from include.lake import locations
 from tests.conftest import ROOT
 
 # Arrow still reads ahead when this process ends.
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("home")
 def test_a_process_that_ends_while_arrow_still_reads_ends_well(home):
     for _ in range(20):
         rows = pyarrow.table({"number": range(5_000), "text": ["x" * 20] * 5_000})
-        write_deltalake(str(settings().table_path("bronze.x")), rows, mode="append")
+        write_deltalake(str(locations.table_path("bronze.x")), rows, mode="append")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SLUICE_HOME": str(home)}
     for _ in range(3):
         result = subprocess.run(
@@ -37,7 +37,7 @@ def test_a_process_that_ends_while_arrow_still_reads_ends_well(home):
 def test_values_by_which_a_table_is_partitioned_may_hold_anything():
     values = ["a b", "c:d", "e%20f", "ü/ö", "x=y", "pl+us", None]
     rows = pyarrow.table({"key": values, "number": range(len(values))})
-    write_deltalake(str(settings().table_path("bronze.y")), rows, partition_by=["key"])
+    write_deltalake(str(locations.table_path("bronze.y")), rows, partition_by=["key"])
     stored = stored_table.dataset("bronze.y").to_table().to_pylist()
     assert {row["number"]: row["key"] for row in stored} == dict(enumerate(values))
 

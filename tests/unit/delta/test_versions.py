@@ -10,8 +10,8 @@ from include.catalog import Catalog
 from include.delta import versions
 from include.errors import FlowBroken, Unreachable
 from include.flows import refreshes
+from include.lake import locations
 from include.monitoring import lag, lineage, trend
-from include.settings import settings
 from include.spec import Delta, Kafka, Replace, Table
 from tests.support import lake
 
@@ -96,4 +96,4 @@ def test_a_view_is_no_older_because_the_table_that_it_pins_went_on():
     refresh = refreshes.newest(YESTERDAY.name)
     assert refresh and refreshes.describe(refresh.commit) == "10 rows from silver.events version 1, in run 'monday'"
     event = lineage.event_of(PINNED, refreshes.newest(PINNED.name).commit)
-    assert [dataset.name for dataset in event.inputs] == [str(settings().table_path(EVENTS.name))]
+    assert [dataset.name for dataset in event.inputs] == [str(locations.table_path(EVENTS.name))]

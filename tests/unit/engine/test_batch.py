@@ -18,7 +18,7 @@ from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.commit import txn_app_id
 from include.engine.rows import prepare
 from include.engine.tables import create_table
-from include.settings import settings
+from include.lake import locations
 from include.spec import Append, Delta, Expect, Table
 
 SCHEMA = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
@@ -49,7 +49,7 @@ def write(spark: SparkSession, tmp_path: Path) -> Callable[..., None]:
         text = f"v1\n{{}}\n{json.dumps({**offset, 'isStartingVersion': False})}"
         (tmp_path / "offsets" / str(number)).write_text(text)
         app_id = txn_app_id(table.name, 1)
-        newest_batch = DeltaTable(str(settings().table_path(table.name))).transaction_version(app_id)
+        newest_batch = DeltaTable(str(locations.table_path(table.name))).transaction_version(app_id)
         written, last_commit = (-1, None) if newest_batch is None else (newest_batch, (1, newest_batch))
         checkpoint = Checkpoint(tmp_path, 1, committed=number - 1, written=written, last_commit=last_commit, source={})
         context = FlowContext(table, checkpoint, epoch=1)
@@ -59,7 +59,7 @@ def write(spark: SparkSession, tmp_path: Path) -> Callable[..., None]:
 
 
 def read_table(spark: SparkSession, name: str) -> DataFrame:
-    return spark.read.format("delta").load(str(settings().table_path(name)))
+    return spark.read.format("delta").load(str(locations.table_path(name)))
 
 
 def places(spark: SparkSession, name: str) -> list[int]:

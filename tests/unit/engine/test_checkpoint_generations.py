@@ -13,8 +13,8 @@ from include.engine.checkpoints import checkpoint, generation
 from include.errors import FlowBroken
 from include.flows.batches import Generation
 from include.flows.source import StartPosition
+from include.lake import locations
 from include.lake.paths import LakePath
-from include.settings import settings
 from include.spec import Delta, Table
 from tests.support import lake
 
@@ -64,7 +64,7 @@ def test_a_table_ahead_of_its_checkpoint_or_behind_it_is_refused(opened):
 def begun(number: int, **beginning: Any) -> LakePath:
     """Begins a generation. Of the session only its settings count."""
     session: Any = SimpleNamespace(conf={generation.SHUFFLE_PARTITIONS: 7})
-    home = settings().checkpoints(TABLE.flow)
+    home = locations.checkpoints(TABLE.flow)
     generation.begin(home, number, {"definitions": ["an older one"], **IDENTITY}, StartPosition(**beginning), session)
     return home / str(number)
 

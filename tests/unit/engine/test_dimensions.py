@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 
 from include.engine.fast_path.dimensions import Dimensions
 from include.engine.fast_path.transaction import Refusal
-from include.settings import settings
+from include.lake import locations
 from include.spec import Delta, Lookup, Table
 
 SALES = pa.table({"product": [1, 2, None]})
@@ -22,7 +22,7 @@ def store(home: Path) -> Callable[[list[tuple]], None]:
     def write(rows: list[tuple]) -> None:
         ids, titles = zip(*rows, strict=True)
         table = pa.table({"product": pa.array(ids, pa.int64()), "title": pa.array(titles, pa.string())})
-        path = settings().table_path("silver.products")
+        path = locations.table_path("silver.products")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_deltalake(str(path), table, mode="overwrite")
 

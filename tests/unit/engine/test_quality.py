@@ -22,9 +22,9 @@ from include.engine import commit
 from include.engine.rows.quality import RowCounts
 from include.engine.tables import create_table
 from include.errors import FlowBroken, Unreachable
+from include.lake import locations
 from include.ledger import row_outcomes
 from include.rules import Expect, not_null, one_of, references, unique
-from include.settings import settings
 from include.spec import Append, Delta, Json, Table, Watermark
 from tests.conftest import ROOT
 from tests.support.batches import BatchWriter
@@ -58,7 +58,7 @@ def places(name: str) -> list[int]:
 
 
 def is_stored(name: str) -> bool:
-    return (settings().table_path(name) / "_delta_log").is_dir()
+    return (locations.table_path(name) / "_delta_log").is_dir()
 
 
 def test_of_several_rules_the_strictest_decides_and_each_is_counted(table, batches):

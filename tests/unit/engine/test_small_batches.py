@@ -25,8 +25,8 @@ from include.engine.rows import quality
 from include.engine.rows.merge_changes import DELETED, TRUNCATES, KeyOutcomes
 from include.engine.rows.quality import RowCounts
 from include.errors import FlowBroken
+from include.lake import locations
 from include.rules import FAILED, Expect
-from include.settings import settings
 from include.spec import Append, Bucket, Delta, Table, Upsert, Watermark
 
 TIME = pa.timestamp("us", "UTC")
@@ -166,7 +166,7 @@ def test_identities_are_read_from_the_stored_rows_of_the_minutes(home, monkeypat
 
     def store(*seconds: int) -> None:
         times = pa.array([noon + 1_000_000 * second for second in seconds], TIME)
-        write_deltalake(str(settings().table_path("silver.t")), pa.table({"id": seconds, "at": times}), mode="append")
+        write_deltalake(str(locations.table_path("silver.t")), pa.table({"id": seconds, "at": times}), mode="append")
 
     store(0, 60, 150, 900)
     known.at(0)
@@ -528,7 +528,7 @@ def test_retained_changes_are_read_at_the_newest_version_be_they_few_or_many(hom
     monkeypatch.setattr(merge.transform, "names_of_retained", lambda table: DELETES.column_names)
     known, companion = retained_of(None, truncates="all_gone")
     known.forget()
-    path = settings().table_path(known._table.retained)
+    path = locations.table_path(known._table.retained)
     for batch in (4, 5, 6):
         write_deltalake(str(path), stored_batch(batch), mode="append")
 
@@ -550,7 +550,7 @@ def test_of_an_empty_table_of_retained_changes_nothing_is_found(home, monkeypatc
     monkeypatch.setattr(merge.transform, "names_of_retained", lambda table: DELETES.column_names)
     known, companion = retained_of(None, truncates="all_gone")
     known.forget()
-    write_deltalake(str(settings().table_path(known._table.retained)), stored_batch(4).slice(0, 0))
+    write_deltalake(str(locations.table_path(known._table.retained)), stored_batch(4).slice(0, 0))
     companion.version = 0
     found = known.of_keys({(1,)}, (2, 4))
     assert (len(found), found.column_names) == (0, DELETES.column_names)
@@ -580,7 +580,7 @@ def test_what_is_retained_is_known_if_no_other_commit_came_in_between(monkeypatc
 
 def test_rows_of_an_earlier_try_are_those_of_the_flow_behind_the_last_batch_that_was_committed(home):
     left = {"_flow": ["silver.t", "other"], "_generation": pa.array([2, 3], pa.int32()), "_batch": [7, 9]}
-    write_deltalake(str(settings().table_path("quarantine.t")), pa.table(left))
+    write_deltalake(str(locations.table_path("quarantine.t")), pa.table(left))
 
     def holds_later(generation: int, batch: int) -> bool:
         return writer._holds_later("quarantine.t", "silver.t", (generation, batch))

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from include.engine import session, sql_text
 from include.engine.tables import maintain
-from include.settings import settings
+from include.lake import locations
 
 ODD = 'it\'s a `lake` \\ of "Müller" 100%20 $HOME; --'
 
@@ -20,7 +20,7 @@ def odd_lake(own_settings, tmp_path):
 @pytest.mark.usefixtures("odd_lake")
 def test_a_lake_whose_path_has_quotes_is_registered_read_and_vacuumed(spark: SparkSession):
     table = f"silver.t{uuid.uuid4().hex[:12]}"
-    path = settings().table_path(table)
+    path = locations.table_path(table)
     spark.createDataFrame([(1,)], "number INT").write.format("delta").save(str(path))
     session.register(spark, table)
     try:

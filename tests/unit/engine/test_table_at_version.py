@@ -8,7 +8,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from include.engine.fast_path import known_keys
 from include.engine.fast_path.transaction import Refusal
-from include.settings import settings
+from include.lake import locations
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -20,7 +20,7 @@ FILES = ([1.0], [59.9996], [60.0], [60.0005, 119.999999], [120.0], [None], [None
 
 
 def store(**properties: str) -> DeltaTable:
-    path = str(settings().table_path(NAME))
+    path = str(locations.table_path(NAME))
     for seconds in FILES:
         times = [
             None if second is None else NOON + timedelta(microseconds=round(second * SECOND)) for second in seconds
@@ -76,7 +76,7 @@ def test_a_file_whose_bounds_cannot_be_read_is_left_to_spark_and_not_skipped(yea
     # Hours behind the last time that Python can name.
     micros = [2**47 if year == 2026 else 253_402_318_799_000_000 for year in years]
     rows = pa.table({"bpm": years, 'the "time"': pa.array(micros, pa.timestamp("us", "UTC"))})
-    write_deltalake(str(settings().table_path(NAME)), rows, mode="append")
+    write_deltalake(str(locations.table_path(NAME)), rows, mode="append")
     table.update_incremental()
     refusal = rows_of(table, (60, 120))
     assert isinstance(refusal, Refusal) and "beyond the year 9999" in refusal.reason

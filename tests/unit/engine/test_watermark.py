@@ -13,9 +13,9 @@ from include.engine import commit
 from include.engine.rows import watermark
 from include.engine.rows.merge_changes import DELETED, TRUNCATES
 from include.engine.rows.watermark import EventTimes
+from include.lake import locations
 from include.ledger.row_outcomes import Batch
 from include.rules import Expect
-from include.settings import settings
 from include.spec import Append, Delta, Table, Upsert, Watermark
 from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
@@ -51,7 +51,7 @@ def places(name: str) -> list[int]:
 
 
 def stored_watermark(table: Table) -> dict:
-    log = DeltaLog(settings().table_path(table.name))
+    log = DeltaLog(locations.table_path(table.name))
     return log.commit(log.newest).metadata["newest"]
 
 
@@ -75,7 +75,7 @@ def test_both_paths_agree_on_the_row_at_the_watermark_the_row_kept_out_and_the_r
     def write(*rows: tuple) -> Batch:
         # The fast path asks the log of the source how much the batch reads.
         frame = spark.createDataFrame(rows, SCHEMA).coalesce(1)
-        frame.write.format("delta").mode("append").save(str(settings().table_path(table.source.table)))
+        frame.write.format("delta").mode("append").save(str(locations.table_path(table.source.table)))
         return batches.write(table, list(rows))
 
     batches.is_fast, batches.planned_at, tick = is_fast, NOON.timestamp(), timedelta(microseconds=1)
@@ -88,7 +88,7 @@ def test_both_paths_agree_on_the_row_at_the_watermark_the_row_kept_out_and_the_r
     assert (places(table.name), places(table.quarantine)) == ([0, 1, 3, 5], [2, 4])
     assert result.broke == {"not in March": 0, LATE: 1, AHEAD: 0}
     assert stored_watermark(table) == {"time": int(day.timestamp() * 1e6)}, "a day ahead still counts"
-    log = DeltaLog(settings().table_path(table.name))
+    log = DeltaLog(locations.table_path(table.name))
     assert {log.commit(version).metadata["fast_path"] for version in (log.newest, log.newest - 1)} == {is_fast}
 
 
@@ -119,7 +119,7 @@ def test_late_rows_are_a_declared_drop_where_that_is_declared(table, batches):
     result = batches.write(table, [("b", noon_plus(0), 1), ("c", noon_plus(60), 2)])
     assert (result.read, result.written, result.dropped) == (2, 1, 1)
     assert places(table.name) == [0, 2]
-    assert not (settings().table_path(table.quarantine)).exists()
+    assert not (locations.table_path(table.quarantine)).exists()
 
 
 def test_a_repeated_row_is_found_within_the_minutes_before_and_behind_it(table, batches):

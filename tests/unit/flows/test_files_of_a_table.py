@@ -12,7 +12,7 @@ from include.checkpoints.landing_folder import PlannedFile
 from include.errors import FlowBroken
 from include.flows import files_source, resume_position
 from include.flows.source import StartPosition
-from include.settings import settings
+from include.lake import locations
 from include.spec import Files, Table
 
 
@@ -24,7 +24,7 @@ def table_of(folder: Path) -> Table:
 def commit(table: Table, names: list[str], batch: int, folder: str, flow: str = "bronze.t") -> None:
     document = {"flow": flow, "generation": 2, "batch": batch, "source": {"folder": folder}, "source_to": None}
     write_deltalake(
-        str(settings().table_path(table.name)),
+        str(locations.table_path(table.name)),
         pa.table({"value": names, "_filename": names}, pa.schema({"value": pa.string(), "_filename": pa.string()})),
         mode="append",
         commit_properties=CommitProperties(
@@ -36,7 +36,7 @@ def commit(table: Table, names: list[str], batch: int, folder: str, flow: str = 
 def quarantine(table: Table, *rows: tuple[int, int, str]) -> None:
     generations, batches, names = zip(*rows, strict=True)
     columns = {"_generation": generations, "_batch": batches, "_filename": names}
-    write_deltalake(str(settings().table_path(table.quarantine)), pa.table({n: list(v) for n, v in columns.items()}))
+    write_deltalake(str(locations.table_path(table.quarantine)), pa.table({n: list(v) for n, v in columns.items()}))
 
 
 @pytest.fixture

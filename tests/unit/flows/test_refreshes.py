@@ -12,6 +12,7 @@ from include.cli.status import text as status_text
 from include.control.store import database
 from include.errors import FlowBroken, LedgerMismatch, UsageError
 from include.flows import refreshes
+from include.lake import locations
 from include.ledger import explain, inspection, row_outcomes, verify
 from include.maintenance import table_state, vacuum_guard
 from include.maintenance.table_state import CompactionPlace, place_of_compaction
@@ -79,7 +80,7 @@ def write_refresh(
     }
     metadata |= {"empty_sources": list(empty)} if empty else {}
     metadata |= {"method": method} if method else {}
-    path = settings().table_path(view.name)
+    path = locations.table_path(view.name)
     version = lake.next_version(path)
     removals = [
         {"remove": {"path": f"{version - 1}-0", "deletionTimestamp": int(at_seconds * 1000), "dataChange": True}}
@@ -90,7 +91,7 @@ def write_refresh(
 
 
 def write_restore(table: Table, to: int) -> None:
-    path = settings().table_path(table.name)
+    path = locations.table_path(table.name)
     info = commit_info(NOW, operation="RESTORE", operationParameters={"version": str(to)})
     commit(path, lake.next_version(path), info)
 
@@ -241,7 +242,7 @@ def test_verify_holds_a_view_against_what_its_newest_refresh_counted(made):
 
 def test_a_refresh_that_does_not_account_for_its_rows_is_named():
     write_refresh(JOINED, NOW, "monday", 10, clicks=0, buys=0)
-    path = settings().table_path(JOINED.name) / "_delta_log" / f"{0:020}.json"
+    path = locations.table_path(JOINED.name) / "_delta_log" / f"{0:020}.json"
     path.write_text(path.read_text().replace(r"\"read\": 10", r"\"read\": 11"))
     with pytest.raises(LedgerMismatch, match="gold.joined: run 'monday' computed 11 rows, and accounts for others"):
         verify.verify(JOINED)
@@ -269,7 +270,7 @@ def test_lineage_tells_a_refresh_once_with_the_versions_it_read(made):
     assert event["job"]["facets"]["jobType"]["processingType"] == "BATCH"
     inputs = [(dataset["name"], dataset["facets"]["version"]["datasetVersion"]) for dataset in event["inputs"]]
     assert inputs == [
-        (str(settings().table_path(name)), version) for name, version in (("silver.clicks", "1"), ("silver.buys", "0"))
+        (str(locations.table_path(name)), version) for name, version in (("silver.clicks", "1"), ("silver.buys", "0"))
     ]
 
 

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from include.lake import object_store
+from include.lake import paths
 from include.lake.paths import ObjectPath
 from tests.support.s3.memory_store import MemoryStore
 
@@ -20,8 +20,8 @@ def directory(monkeypatch) -> ObjectPath:
 def test_a_store_where_one_of_several_creations_succeeds_is_trusted(directory, monkeypatch):
     with MemoryStore(checks_early=False).running() as store:
         monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
-        assert object_store.has_one_winner(directory)
-    assert store.puts == object_store.WRITERS * object_store.ROUNDS
+        assert paths.has_one_winner(directory)
+    assert store.puts == paths.WRITERS * paths.ROUNDS
     assert store.objects == {}, "nothing of the question stays"
 
 
@@ -30,4 +30,4 @@ def test_a_store_that_checks_early_and_writes_late_is_refused(directory, monkeyp
         monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
         probe = directory / "one-after-the-other"
         assert (probe.create(b"first"), probe.create(b"second")) == (True, False)
-        assert not object_store.has_one_winner(directory)
+        assert not paths.has_one_winner(directory)

@@ -6,8 +6,7 @@ from deltalake import write_deltalake
 
 from include.delta import stored_table
 from include.engine.fast_path import known_keys
-from include.lake import clients, data_files
-from include.settings import settings
+from include.lake import clients, data_files, locations
 from tests.conftest import S3_PORT
 from tests.support.s3 import object_lake
 
@@ -25,7 +24,7 @@ def access_log():
 def table(access_log, own_settings):
     """A table of ten files, each with the row of a second. The later ones have one more column."""
     own_settings(SLUICE_LAKE=object_lake.new())
-    uri, options = clients.delta_rs(settings().table_path("silver.t"))
+    uri, options = clients.delta_rs(locations.table_path("silver.t"))
     for number in range(10):
         columns = {"at": pa.array([number * SECOND], pa.timestamp("us", "UTC")), "number": [number]}
         if number >= 5:

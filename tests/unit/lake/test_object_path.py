@@ -12,9 +12,8 @@ from include.checkpoints import checkpoint_files
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import Unreachable
-from include.lake import clients, directories
+from include.lake import clients, directories, locations
 from include.lake.paths import names, remove_tree
-from include.settings import settings
 from tests.conftest import ROOT, S3_PORT
 from tests.support.s3 import object_lake
 
@@ -28,7 +27,7 @@ def store():
 @pytest.fixture
 def lake(store, own_settings):
     own_settings(SLUICE_LAKE=object_lake.new())
-    return settings().lake
+    return locations.lake()
 
 
 @pytest.fixture(params=["disk", "store"])
@@ -92,18 +91,18 @@ def test_the_objects_by_which_hadoop_marks_directories_are_no_files_and_go_with_
 
 
 def test_a_stored_table_is_read_by_its_log_and_by_its_rows(lake):
-    uri, options = clients.delta_rs(settings().table_path("silver.a"))
+    uri, options = clients.delta_rs(locations.table_path("silver.a"))
     for number in range(2):
         write_deltalake(uri, pa.table({"number": [number]}), mode="append", storage_options=options)
     stored_table.open_table("silver.a").create_checkpoint()
-    log = DeltaLog(settings().table_path("silver.a"))
+    log = DeltaLog(locations.table_path("silver.a"))
     assert (log.newest, sum(file.rows or 0 for file in log.state.live), [*log.checkpoints]) == (1, 2, [1])
     assert sorted(stored_table.dataset("silver.a").to_table()["number"].to_pylist()) == [0, 1]
-    assert settings().is_stored("silver.a")
-    assert not settings().is_stored("silver.b")
+    assert locations.is_stored("silver.a")
+    assert not locations.is_stored("silver.b")
     assert stored_table.find_table("silver.b") is None
     with pytest.raises(Unreachable, match=r"^s3a://.*/silver/b holds no Delta log"):
-        DeltaLog(settings().table_path("silver.b"))
+        DeltaLog(locations.table_path("silver.b"))
 
 
 def test_a_store_that_does_not_answer_and_a_bucket_that_does_not_exist_are_no_empty_lake(store, own_settings):
@@ -111,17 +110,11 @@ def test_a_store_that_does_not_answer_and_a_bucket_that_does_not_exist_are_no_em
     with pytest.raises(
         Unreachable, match=r"^the lake s3a://no-such-bucket/lake lies in a bucket that does not exist at http"
     ):
-        settings().is_stored("silver.a")
-    code = "from include.settings import settings; from include.delta import stored_table; "
-    for call in ("settings().is_stored('silver.a')", "stored_table.find_table('silver.a')"):
+        locations.is_stored("silver.a")
+    code = "from include.lake import locations; from include.delta import stored_table; "
+    for call in ("locations.is_stored('silver.a')", "stored_table.find_table('silver.a')"):
         own_settings(AWS_ENDPOINT_URL="http://127.0.0.1:9")
         result = subprocess.run(
             [sys.executable, "-c", code + call], cwd=ROOT, capture_output=True, text=True, timeout=120
         )
         assert "include.errors.Unreachable: the lake s3a://no-such-bucket/lake cannot be used, because" in result.stderr
-
-
-def test_only_a_lake_in_a_store_imports_its_client():
-    code = "import sys; from include.settings import settings; settings().is_stored('silver.a'); "
-    code += "from include.delta import stored_table; assert 'obstore' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)

@@ -13,8 +13,8 @@ from include.checkpoints.offset_ranges import OffsetRange
 from include.cli import main as cli
 from include.cli.rows import origin_lines
 from include.errors import UsageError
+from include.lake import locations
 from include.ledger import explain
-from include.settings import settings
 from include.spec import Expect, Files, Kafka, Table
 from tests.support.account import StoredTable, delta, kafka_rows, reader
 
@@ -49,7 +49,7 @@ class Pipeline:
         self.silver = StoredTable(silver, {"table": f"bronze.{name}"})
         self.silver.create(place_rows())
         self.silver.batch(0, None, delta(3), place_rows(*range(20)), row_counts(20, 20))
-        write_deltalake(str(settings().table_path(silver.quarantine)), quarantined_row(silver.flow, 25), mode="append")
+        write_deltalake(str(locations.table_path(silver.quarantine)), quarantined_row(silver.flow, 25), mode="append")
         kept_rows = place_rows(20, 21, 22, 23, 24, 26, 28, 29)
         self.silver.batch(1, delta(3), delta(4), kept_rows, row_counts(10, 8, quarantined=1, dropped=1))
         self.gold = StoredTable(reader(name, silver.name, "gold"), {"table": silver.name})

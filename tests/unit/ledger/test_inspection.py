@@ -10,8 +10,8 @@ from deltalake import DeltaTable, write_deltalake
 from include.checkpoints import checkpoint_files
 from include.cli.rows import entry_line, inspection_lines
 from include.flows.batches import BatchHistory, BatchRecord
+from include.lake import locations
 from include.ledger.inspection import inspect
-from include.settings import settings
 from include.spec import Kafka, Table
 from tests.support.account import FIRST_BATCH_MS, SETTINGS, StoredTable, kafka_rows
 
@@ -225,4 +225,4 @@ def test_old_files_that_spark_has_purged_are_no_gap(stored):
 def test_what_is_said_can_be_written_as_json(stored):
     document = json.loads(json.dumps(asdict(inspect(stored.table, 2))))
     assert [batch["batch"] for batch in document["newest"]] == [2, 1]
-    assert settings().checkpoints(stored.table.flow).is_dir()
+    assert locations.checkpoints(stored.table.flow).is_dir()

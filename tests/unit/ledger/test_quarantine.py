@@ -9,8 +9,8 @@ import pytest
 from include import catalog
 from include.catalog import Catalog
 from include.cli import main as cli
+from include.lake import locations
 from include.ledger import quarantine
-from include.settings import settings
 from include.spec import Delta, Expect, Table
 from tests.support import lake
 
@@ -47,7 +47,7 @@ def broken_row(batch: int, offset: int, *rules: str, errors: list[dict] | None =
 def store(at: float, batch: int, *rows: dict) -> str:
     """Writes a file of these rows to the quarantine, and its commit. Returns the name of the file."""
     name = f"{at:.0f}.parquet"
-    path = settings().table_path(QUARANTINE) / name
+    path = locations.table_path(QUARANTINE) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pa.Table.from_pylist(list(rows), SCHEMA), path)
     lake.write(QUARANTINE, at, lake.data(name, len(rows), at), flow=TABLE, generation=1, batch=batch)
@@ -93,7 +93,7 @@ def test_the_newest_rows_come_first_each_with_its_reasons_and_where_it_came_from
 def test_files_that_are_not_needed_are_not_opened(ask, monkeypatch):
     oldest = store(1_800_000_000, 4, broken_row(4, 10, "identified"))
     store(1_800_000_060, 5, broken_row(5, 11, "identified"), broken_row(5, 12, "identified"))
-    (settings().table_path(QUARANTINE) / oldest).unlink()
+    (locations.table_path(QUARANTINE) / oldest).unlink()
     monkeypatch.setattr(quarantine, "MOST_COUNTED_ROWS", 2)
     lines = ask(TABLE, "--limit", "1").splitlines()
     assert lines[0] == f"{QUARANTINE}: 3 rows; the newest 1 of them are shown"
@@ -103,7 +103,7 @@ def test_files_that_are_not_needed_are_not_opened(ask, monkeypatch):
 def test_rows_of_a_compacted_file_have_the_time_at_which_their_batch_put_them_there(ask):
     rows = [broken_row(4, 10, "identified"), broken_row(5, 11, "identified")]
     files = [store(1_800_000_000, 4, rows[0]), store(1_800_000_060, 5, rows[1])]
-    path = settings().table_path(QUARANTINE)
+    path = locations.table_path(QUARANTINE)
     parquet.write_table(pa.Table.from_pylist(rows, SCHEMA), path / "both.parquet")
     removes = [{"remove": {"path": file, "deletionTimestamp": 1_900_000_000_000}} for file in files]
     lake.write(QUARANTINE, 1_900_000_000, *removes, lake.data("both.parquet", 2, 1_900_000_000, dataChange=False))

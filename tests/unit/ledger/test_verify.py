@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from include.checkpoints.offset_ranges import kafka_ranges
 from include.errors import LedgerMismatch
 from include.flows.batches import BACKFILL, STATES_WITH_ROWS, BatchHistory
+from include.lake import locations
 from include.ledger.verify import verify
 from include.ledger.verify_sources import StoredOffsets
-from include.settings import settings
 from include.spec import Append, Expect, Files, Kafka, Table
 from tests.support import lake
 from tests.support.account import StoredTable, delta, kafka_rows, reader
@@ -219,7 +219,7 @@ def test_repeated_rows_are_right_where_the_table_removes_them():
 def write_quarantine(stored: StoredTable, batch: int, count: int) -> None:
     columns = {"_rules": [["r"]] * count, "_flow": [stored.table.flow] * count}
     columns |= {"_generation": [1] * count, "_batch": [batch] * count}
-    write_deltalake(str(settings().table_path(stored.table.quarantine)), pyarrow.table(columns), mode="append")
+    write_deltalake(str(locations.table_path(stored.table.quarantine)), pyarrow.table(columns), mode="append")
 
 
 @pytest.mark.parametrize(("count", "is_right"), [(2, True), (1, False), (3, False)])
@@ -245,7 +245,7 @@ def test_rows_that_leave_the_quarantine_are_those_that_a_replay_took(said):
     source.append(kafka_rows(30, 31))
     stored.batch(1, delta(4), delta(5), numbers(0), row_counts(1, 0, quarantined=1))
     write_quarantine(stored, 0, 3)
-    path = settings().table_path(stored.table.quarantine)
+    path = locations.table_path(stored.table.quarantine)
     write_deltalake(str(path), DeltaTable(str(path)).to_pyarrow_table().slice(0, 1), mode="overwrite")
     info = {"operation": "DELETE", "operationMetrics": {"numDeletedRows": str(said)}}
     info |= {"timestamp": 0, "userMetadata": json.dumps({"window": 1, "replay": 1})}

@@ -10,8 +10,8 @@ from deltalake import ColumnProperties, WriterProperties, write_deltalake
 
 from include.errors import LedgerMismatch
 from include.flows.batches import BACKFILL
+from include.lake import locations
 from include.ledger.verify import verify
-from include.settings import settings
 from include.spec import Debezium, Delta, Table, Upsert
 from tests.support import lake
 from tests.support.delta_log import commit, commit_info, removed
@@ -42,7 +42,7 @@ class Merge:
 
     def commit(self, metadata: dict, merged: dict[str, int], rows: int | None, **metrics: int) -> None:
         """Commit a file of so many rows in place of the one before."""
-        path = settings().table_path(self.table.name)
+        path = locations.table_path(self.table.name)
         version = lake.next_version(path)
         metrics |= {f"numTargetRows{name.capitalize()}": count for name, count in merged.items()}
         info = {"userMetadata": json.dumps(metadata), "operationMetrics": {k: str(v) for k, v in metrics.items()}}
@@ -155,7 +155,7 @@ def merge_of_tombstones(nulls: int, changes: dict = CHANGES, **options: Any) -> 
     for empty in (0, nulls):
         values = pyarrow.array([None] * empty + ["{}"] * (10 - empty), pyarrow.string())
         rows = pyarrow.table({"other": pyarrow.nulls(10, pyarrow.string()), "value": values})
-        write_deltalake(str(settings().table_path(merge.source)), rows, mode="append", **options)
+        write_deltalake(str(locations.table_path(merge.source)), rows, mode="append", **options)
     return merge, merge.verdict(changes, has_source=True)
 
 
@@ -176,6 +176,6 @@ def test_tombstones_are_not_compared_where_files_are_gone_or_do_not_count_them()
     uncounted = WriterProperties(default_column_properties=ColumnProperties(statistics_enabled="NONE"))
     assert merge_of_tombstones(1, writer_properties=uncounted)[1] == []
     merge, _ = merge_of_tombstones(1)
-    for file in settings().table_path(merge.source).glob("*.parquet"):
+    for file in locations.table_path(merge.source).glob("*.parquet"):
         file.unlink()
     assert merge.check() == []

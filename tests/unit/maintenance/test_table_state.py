@@ -18,11 +18,11 @@ from include.control.jobs import backfills, store
 from include.control.jobs.windows import Window
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
+from include.lake import locations
 from include.maintenance import table_state
 from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
 from include.maintenance.table_state import CLOCK_SKEW_SECONDS, TableSurvey, WindowPlan
 from include.project.ranges import Slice
-from include.settings import settings
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Replace, Table, Upsert
 from tests.support import delta_log
 from tests.support.delta_log import commit, commit_info
@@ -63,13 +63,13 @@ def look(engine: Engine):
 
 def append(name: str, times: int = 1) -> None:
     for number in range(times):
-        write_deltalake(str(settings().table_path(name)), pyarrow.table({"number": [number]}), mode="append")
+        write_deltalake(str(locations.table_path(name)), pyarrow.table({"number": [number]}), mode="append")
 
 
 def append_and_compact(name: str) -> None:
     """Writes versions 0 to 4: three files, their compaction in version 3, and one more file."""
     append(name, times=3)
-    DeltaTable(settings().table_path(name)).optimize.compact()
+    DeltaTable(locations.table_path(name)).optimize.compact()
     append(name)
 
 
@@ -82,7 +82,7 @@ def grow_older(name: str, seconds: float) -> None:
             fields[key] = int(fields[key] - seconds * 1_000)
         return action
 
-    path = settings().table_path(name)
+    path = locations.table_path(name)
     for file in (path / "_delta_log").glob("*.json"):
         actions = [shift(json.loads(line)) for line in file.read_text().splitlines()]
         file.write_text("\n".join(map(json.dumps, actions)))
@@ -218,7 +218,7 @@ def test_the_log_is_kept_from_the_oldest_version_that_somebody_needs(look, engin
 def test_the_log_keeps_the_commit_of_a_backfill_until_it_is_finished(look, engine: Engine):
     append(SOURCE, times=3)
     backfill = backfills.begin(engine, SOURCE, Slice(), "ada")
-    delta_log.append(settings().table_path(SOURCE), user_metadata=json.dumps({"backfill": {"key": backfill.key}}))
+    delta_log.append(locations.table_path(SOURCE), user_metadata=json.dumps({"backfill": {"key": backfill.key}}))
     append(SOURCE, times=3)
     grow_older(SOURCE, CLOCK_SKEW_SECONDS / 2)
     maintained = source(time_travel_hours=0.1)
@@ -251,7 +251,7 @@ def test_small_files_wait_for_a_day_since_the_last_compaction(look):
     append(SOURCE, times=MANY)
     [survey] = look(source())
     assert not survey.compaction.is_worth_it
-    commit(settings().table_path(SOURCE), MANY, commit_info(time.time() - DAY, operation="OPTIMIZE"))
+    commit(locations.table_path(SOURCE), MANY, commit_info(time.time() - DAY, operation="OPTIMIZE"))
     [survey] = look(source())
     assert survey.compaction.is_worth_it
 
@@ -295,7 +295,7 @@ def test_nothing_waits_to_be_merged_where_a_stream_does_it(look):
 
 def test_a_shape_is_the_newest_version_in_numbers():
     append(SOURCE, times=2)
-    path = settings().table_path(SOURCE)
+    path = locations.table_path(SOURCE)
     write_deltalake(str(path), pyarrow.table({"number": range(100_000)}), mode="append")
     small, large = sorted({file.bytes for file in DeltaLog(path).state.live})
     shape = table_state.shape(DeltaLog(path), good_bytes=large)
@@ -306,7 +306,7 @@ def test_a_shape_is_the_newest_version_in_numbers():
 
 def test_rows_that_somebody_did_not_count_are_not_guessed():
     append(SOURCE, times=2)
-    path = settings().table_path(SOURCE)
+    path = locations.table_path(SOURCE)
     newest = path / "_delta_log" / f"{1:020}.json"
     actions = [json.loads(line) for line in newest.read_text().splitlines()]
     for action in actions:

@@ -11,9 +11,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from include.catalog import Catalog
 from include.delta.delta_log import DeltaLog
+from include.lake import locations
 from include.maintenance import vacuum_guard
 from include.maintenance.vacuum_guard import Consumer
-from include.settings import settings
 from include.spec import Delta, Kafka, Table
 from tests.support.delta_log import added, append, commit, commit_info, removed
 from tests.support.lake import planned_checkpoint
@@ -107,7 +107,7 @@ def test_a_first_batch_that_was_planned_needs_the_version_it_may_begin_with(tabl
 @pytest.mark.parametrize("begins", [{"since_version": 3}, {"since": TIME_OF_VERSION_3}], ids=str)
 def test_a_first_batch_that_was_planned_from_a_declared_beginning_on_needs_all_that_it_reads(begins: dict):
     source = Delta("silver.table", **begins)
-    log = hourly_commits(settings().table_path("silver.table"), 9)
+    log = hourly_commits(locations.table_path("silver.table"), 9)
     planned_checkpoint(FLOW, planned=[7], committed=0)
     consumer = find_consumer(FLOW, log, source)
     assert consumer and consumer.version == 2

@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from include.delta import backlog
 from include.flows import sources
+from include.lake import locations
 from include.monitoring import lag
 from include.monitoring.lag import Lag
 from include.settings import settings
@@ -74,7 +75,7 @@ def test_a_version_that_only_compacts_or_is_empty_leaves_a_reader_up_to_date():
 
 
 def test_a_flow_within_its_first_version_lacks_the_rest_of_that_versions_files_by_age_and_name():
-    path = settings().table_path(SOURCE)
+    path = locations.table_path(SOURCE)
     for count in (1, 2, 4, 8):
         write_deltalake(str(path), pyarrow.table({"number": range(count)}), mode="append")
     assert len({file.stat().st_mtime for file in path.glob("*.parquet")}) == 4, (
@@ -126,7 +127,7 @@ def test_a_flow_that_is_far_behind_is_told_by_its_first_commits_and_that_there_i
 
 
 def test_what_cannot_be_told_is_said_in_a_sentence_and_keeps_nothing_else_from_being_told():
-    path = settings().table_path(SOURCE)
+    path = locations.table_path(SOURCE)
     assert measure_lag(READER).unknown == f"{path} holds no Delta log: start the flow that writes the table first"
     for _ in range(4):
         lake.rows(SOURCE, time.time(), 1)
@@ -135,7 +136,7 @@ def test_what_cannot_be_told_is_said_in_a_sentence_and_keeps_nothing_else_from_b
     assert "lacks commits from version 1 on" in measure_lag(READER).unknown
     checkpoint(READER.flow, delta_offset(9))
     assert "ends at version 3, before 9" in measure_lag(READER).unknown
-    (settings().checkpoints(READER.flow) / "1" / "offsets" / "0").write_text("")
+    (locations.checkpoints(READER.flow) / "1" / "offsets" / "0").write_text("")
     damaged_flow, other_flow = READER, replace(READER, name="gold.other")
     checkpoint(other_flow.flow, delta_offset(3))
     lags = lag.measure([damaged_flow, other_flow])
@@ -239,7 +240,7 @@ def test_a_broker_that_hangs_costs_all_flows_together_one_timeout(silent_port, m
 
 
 def test_reading_the_log_with_delta_rs_and_by_its_commits_comes_to_the_same():
-    path = settings().table_path(SOURCE)
+    path = locations.table_path(SOURCE)
     for count in (3, 5):
         write_deltalake(str(path), pyarrow.table({"number": range(count)}), mode="append")
     DeltaTable(path).optimize.compact()

@@ -7,6 +7,7 @@ import pytest
 
 from include.catalog import Catalog
 from include.errors import Unreachable
+from include.lake import locations
 from include.monitoring import lineage
 from include.settings import settings
 from include.spec import Delta, Kafka, Table
@@ -57,7 +58,7 @@ def test_an_event_has_the_declaration_and_the_batch():
     )
     assert silver["job"]["facets"]["ownership"]["owners"][0]["name"] == "team-x"
     [input_dataset], [output_dataset] = silver["inputs"], silver["outputs"]
-    assert (input_dataset["namespace"], input_dataset["name"]) == ("file", str(settings().table_path(BRONZE.name)))
+    assert (input_dataset["namespace"], input_dataset["name"]) == ("file", str(locations.table_path(BRONZE.name)))
     assert input_dataset["facets"]["version"]["datasetVersion"] == "0"
     facets = output_dataset["facets"]
     assert facets["version"]["datasetVersion"] == "0"
@@ -119,7 +120,7 @@ def test_a_damaged_table_is_named_and_leaves_the_others_alone():
     other_table = Table(name="bronze.other", source=Kafka("other"), comment="")
     commit(BRONZE, 1, None)
     commit(other_table, 1, None)
-    log = settings().table_path(BRONZE.name) / "_delta_log"
+    log = locations.table_path(BRONZE.name) / "_delta_log"
     (log / f"{0:020}.json").write_text('{"commitInfo": ')
     results = lineage.emit_events(Catalog({BRONZE.name: BRONZE, other_table.name: other_table}))
     assert results[BRONZE.flow].startswith("cannot be sent: ")

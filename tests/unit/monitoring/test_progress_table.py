@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 from include.cli import main as cli
 from include.errors import Unreachable, UsageError
+from include.lake import locations
 from include.monitoring import query_progress
 from include.monitoring.query_progress import Journal
 from include.monitoring.query_progress import gather as gather_once
@@ -103,7 +104,7 @@ def batches() -> list[int]:
 
 
 def table() -> DeltaTable:
-    return DeltaTable(str(settings().table_path(query_progress.TABLE)))
+    return DeltaTable(str(locations.table_path(query_progress.TABLE)))
 
 
 def test_a_batch_has_all_that_spark_told_of_it_in_columns():
@@ -273,7 +274,7 @@ def test_of_two_that_gather_at_once_one_does_it():
     with (settings().journals / "gather.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert gather_once() is None
-        assert not settings().is_stored(query_progress.TABLE)
+        assert not locations.is_stored(query_progress.TABLE)
     assert gather_once() == 1
 
 
@@ -300,7 +301,7 @@ def test_several_that_gather_at_once_lose_double_and_hide_nothing():
 
 def test_what_cannot_be_stored_stays_in_its_journal_and_comes_later(home: Path):
     write(line(report(1)))
-    log = settings().table_path(query_progress.TABLE) / "_delta_log"
+    log = locations.table_path(query_progress.TABLE) / "_delta_log"
     log.parent.mkdir(parents=True)
     log.write_text("in the way")
     with pytest.raises(Unreachable, match=r"^ledger.query_progress: .* stays in .*progress"):
@@ -320,7 +321,7 @@ def test_a_lost_table_begins_anew_with_what_was_claimed(home: Path, monkeypatch:
         gather_once()
     monkeypatch.undo()
     monkeypatch.setenv("SLUICE_HOME", str(home))
-    settings().table_path(query_progress.TABLE).rename(home / "lost")
+    locations.table_path(query_progress.TABLE).rename(home / "lost")
     assert gather_once() == 1
     write(line(report(4)))
     assert gather_once() == 1

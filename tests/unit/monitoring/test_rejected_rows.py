@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from include.lake import locations
 from include.monitoring import rejected_rows
-from include.settings import settings
 from include.spec import Delta, Expect, Table
 from tests.support import lake
 
@@ -95,6 +95,6 @@ def test_each_flow_of_a_table_counts_for_itself(history):
 def test_a_table_that_checks_no_rows_is_not_read_back_to_its_beginning(history):
     history(*[GOOD] * 20, *[REPEATED] * 60)
     lake.write(TABLE.name, NOW, written=50, flow=TABLE.name, generation=1, batch=80)
-    first = settings().table_path(TABLE.name) / "_delta_log" / f"{0:020}.json"
+    first = locations.table_path(TABLE.name) / "_delta_log" / f"{0:020}.json"
     first.write_text("damaged")
     assert alarm_text() is None

@@ -21,6 +21,7 @@ from include.control.flows.observed_flow import Failure
 from include.control.leases import lease
 from include.control.store import database
 from include.kafka.retention import RetentionClock
+from include.lake import locations
 from include.local.status import summary
 from include.monitoring import status
 from include.monitoring.status import FlowStatus
@@ -56,8 +57,8 @@ def test_before_anything_was_started_every_flow_says_so():
     statuses = flow_statuses()
     assert [flow_status.lag.words for flow_status in statuses.values()] == [
         "unknown: no broker",
-        f"{settings().table_path('bronze.events')} holds no Delta log: start the flow that writes the table first",
-        f"{settings().table_path('silver.readings')} holds no Delta log: start the flow that writes the table first",
+        f"{locations.table_path('bronze.events')} holds no Delta log: start the flow that writes the table first",
+        f"{locations.table_path('silver.readings')} holds no Delta log: start the flow that writes the table first",
     ]
     assert [flow_status.state for flow_status in statuses.values()] == ["STARTING", "STARTING", "IN WINDOWS"]
 
@@ -160,7 +161,7 @@ def test_the_command_prints_every_flow_for_people_and_for_programs(home):
 def test_the_summary_states_below_its_lines_why_a_lag_is_unknown(monkeypatch):
     monkeypatch.setattr("include.catalog.load", lambda: TABLES)
     lines = summary().splitlines()
-    reason = f"{settings().table_path('bronze.events')} holds no Delta log: start the flow that writes the table first"
+    reason = f"{locations.table_path('bronze.events')} holds no Delta log: start the flow that writes the table first"
     assert lines.index(reason) > [line.split()[0] for line in lines].index("gold.sums")
     assert [line.split()[:3] for line in lines if line.startswith("silver.readings")] == [
         ["silver.readings", "not", "yet"]
@@ -173,8 +174,8 @@ def test_the_summary_tells_the_age_of_a_table_whose_log_was_cleaned(monkeypatch)
     lake.rows("bronze.events", time.time() - 100)
     lake.rows("silver.readings", time.time() - 100)
     lake.rows("silver.readings", time.time() - 50)
-    log = settings().table_path("silver.readings") / "_delta_log"
-    table = DeltaTable(str(settings().table_path("silver.readings")))
+    log = locations.table_path("silver.readings") / "_delta_log"
+    table = DeltaTable(str(locations.table_path("silver.readings")))
     table.create_checkpoint()
     for file in sorted(log.glob("*.json")):
         file.unlink()

@@ -8,6 +8,7 @@ from include.catalog import Catalog
 from include.delta import versions
 from include.engine.checkpoints.definition import fingerprint
 from include.errors import FlowBroken, Unreachable, UsageError
+from include.lake import locations
 from include.maintenance import vacuum_guard
 from include.project.sources import CHANGE_FEED_PROPERTY, inline_steps
 from include.settings import settings
@@ -22,7 +23,7 @@ def source(tmp_path: Path, monkeypatch) -> Path:
     """The path of `bronze.events` in the home directory of one test."""
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     settings.cache_clear()
-    yield settings().table_path("bronze.events")
+    yield locations.table_path("bronze.events")
     monkeypatch.undo()
     settings.cache_clear()
 

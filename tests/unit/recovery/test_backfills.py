@@ -11,9 +11,9 @@ from include.control.jobs.backfills import Backfill
 from include.control.store import database
 from include.errors import FlowBroken
 from include.flows.batches import BACKFILL
+from include.lake import locations
 from include.project.ranges import Slice
 from include.recovery.backfill import replacing_commit, txn_app_id
-from include.settings import settings
 from tests.support import lake
 
 
@@ -45,7 +45,7 @@ def test_the_commit_that_replaced_the_range_is_found_behind_later_commits(job):
 def test_a_range_whose_commit_was_cleaned_from_the_log_is_not_taken_for_one_that_was_never_replaced(job):
     version = replace_range(job)
     lake.rows(job.table, 2, 1)
-    path = settings().table_path(job.table)
+    path = locations.table_path(job.table)
     DeltaTable(str(path)).create_checkpoint()
     for cleaned in range(version + 1):
         (path / "_delta_log" / f"{cleaned:020}.json").unlink()

@@ -9,8 +9,8 @@ import pytest
 from include.errors import UsageError
 from include.flows.delta_source import skip_replacements
 from include.flows.timeline import Timeline
+from include.lake import locations
 from include.recovery import rewind_plan
-from include.settings import settings
 from include.spec import Delta, Table
 from tests.support import lake
 from tests.support.delta_log import commit, commit_info
@@ -51,7 +51,7 @@ class Lakehouse:
         return lake.write(self.tables[key].name, self.tick())
 
     def restore(self, key: str, to: int, **metadata: object) -> int:
-        path = settings().table_path(self.tables[key].name)
+        path = locations.table_path(self.tables[key].name)
         version = lake.next_version(path)
         info = commit_info(self.tick(), operation="RESTORE", operationParameters={"version": str(to)})
         if metadata:

@@ -8,8 +8,8 @@ from deltalake import DeltaTable
 from include.cli.jobs import reset_lines
 from include.errors import FlowBroken
 from include.kafka import broker
+from include.lake import locations
 from include.recovery import reset
-from include.settings import settings
 from include.spec import Kafka, Table
 from tests.conftest import free_port
 from tests.support.account import StoredTable, delta, kafka_rows, reader
@@ -35,7 +35,7 @@ def test_a_lost_checkpoint_would_begin_anew_where_the_tables_last_commit_ends(st
     assert preview.offset == delta(5)
     assert any("whose checkpoint is gone" in warning for warning in preview.warnings)
     assert '"action": "reset checkpoint"' in list(reset_lines(preview))[-1]
-    assert not settings().checkpoints(stored.table.flow).exists(), "a dry run writes nothing"
+    assert not locations.checkpoints(stored.table.flow).exists(), "a dry run writes nothing"
 
 
 def test_a_damaged_checkpoint_is_named_and_what_it_had_planned_is_read_again(stored):

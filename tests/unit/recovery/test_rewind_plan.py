@@ -10,10 +10,10 @@ from include.catalog import Catalog
 from include.control.jobs import backfills
 from include.control.store import database
 from include.errors import Unreachable, UsageError
+from include.lake import locations
 from include.project.ranges import Slice
 from include.recovery import rewind_plan
 from include.recovery.rewind_plan import RewindPlan
-from include.settings import settings
 from include.spec import Delta, Expect, Replace, Table
 from tests.support import lake
 from tests.support.delta_log import removed
@@ -44,7 +44,7 @@ def silver() -> Table:
         write_batch(table.name, table, batch, batch + 0.3)
     lake.checkpoint(table.flow, *map(delta_offset, range(1, 5)))
     for table_name in (table.name, table.quarantine, table.source.table):
-        path = lake.settings().table_path(table_name)
+        path = lake.locations.table_path(table_name)
         for version in range(lake.next_version(path)):
             (path / f"{version}-0").write_text("")
     return table
@@ -103,7 +103,7 @@ def test_a_companion_keeps_what_a_full_refresh_made_and_goes_back_behind_a_later
         lake.rows(silver.quarantine, at_seconds, 1, window=window, step="backfill", backfill=mark)
         backfill = {"key": key, "number": window, "rows_before": 1, "anew": {}}
         lake.rows(silver.name, at_seconds + 0.1, 1, window=window, step="backfill", backfill=backfill)
-    newest = lake.next_version(settings().table_path(silver.quarantine)) - 1
+    newest = lake.next_version(locations.table_path(silver.quarantine)) - 1
     assert versions(plan(5))[0][1] == newest - 1
     assert versions(plan(3.5))[0][1] == newest - 2
 
@@ -114,7 +114,7 @@ def test_rows_of_a_batch_that_was_tried_and_not_committed_go(silver, plan):
 
 
 def test_deleted_files_are_named(silver, plan):
-    path = settings().table_path(silver.name)
+    path = locations.table_path(silver.name)
     lake.write(silver.name, 5, removed("1-0", 5, dataChange=True), window=1)
     assert plan(2.3).refusals == []
     (path / "1-0").unlink()
@@ -124,7 +124,7 @@ def test_deleted_files_are_named(silver, plan):
 
 def test_what_would_be_read_again_has_to_be_there_and_the_same(silver, plan):
     assert plan(1.3).refusals == []
-    (settings().table_path(silver.source.table) / "2-0").unlink()
+    (locations.table_path(silver.source.table) / "2-0").unlink()
     # The newest version still names the file, so that only a reader notices the loss.
     assert plan(1.3).refusals == []
     lake.write(silver.source.table, 6, removed("2-0", 6))
@@ -137,7 +137,7 @@ def test_what_would_be_read_again_has_to_be_there_and_the_same(silver, plan):
 
 def test_a_log_of_its_source_that_begins_later_is_refused(silver, plan):
     for version in range(3):
-        (settings().table_path(silver.source.table) / "_delta_log" / f"{version:020}.json").unlink()
+        (locations.table_path(silver.source.table) / "_delta_log" / f"{version:020}.json").unlink()
     [refusal] = plan(0.3).refusals
     assert f"the log of {silver.source.table} begins with version 3" in refusal
 

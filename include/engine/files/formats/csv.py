@@ -34,7 +34,7 @@ from include.engine.files.formats.format import (
     with_values,
 )
 from include.engine.files.formats.text import BYTE_ORDER_MARKS
-from include.settings import settings
+from include.lake import locations
 from include.spec import FILES_SCHEMA, Files, Table, ddl
 
 HEAD_BYTES = 65_536
@@ -115,7 +115,7 @@ def _check_headers(table: Table, source: Files, heads: list[FileHeader]) -> list
 def _columns(table: Table) -> list[str]:
     """Returns the declared and stored columns, without those that all tables of files have."""
     names = ddl.columns(table.schema)
-    if settings().is_stored(table.name):
+    if locations.is_stored(table.name):
         names += [field.name for field in stored_table.open_table(table.name).schema().fields]
     common = ["", *ddl.columns(FILES_SCHEMA)]
     return [name for name in dict.fromkeys(names) if name not in common]

@@ -25,10 +25,10 @@ from include.engine.jobs import rewind as engine_rewind
 from include.engine.jobs.worker import Worker
 from include.errors import FlowBroken, FlowFailed, UsageError
 from include.flows.batches import BACKFILL
+from include.lake import locations
 from include.project.ranges import Slice
 from include.recovery import backfill as recovery_backfills
 from include.recovery import giving_up, rewind_plan, unseeded_generations
-from include.settings import settings
 from include.spec import Delta, Replace, Table
 from tests.support import lake
 
@@ -72,7 +72,7 @@ class Lakehouse:
         return store.get(self.engine, Rewind, rewind.number)
 
     def commit_restore(self, name: str, rewind: Rewind) -> None:
-        path = settings().table_path(name)
+        path = locations.table_path(name)
         version = lake.write(name, 9, **{REWIND: {"number": rewind.number, "key": rewind.key, "to": 0}})
         file = path / "_delta_log" / f"{version:020}.json"
         lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -309,7 +309,7 @@ def begin_full_refresh(house: Lakehouse) -> Backfill:
 
 
 def generations(house: Lakehouse) -> set[str]:
-    return {directory.name for directory in settings().checkpoints(house.silver.flow).iterdir()}
+    return {directory.name for directory in locations.checkpoints(house.silver.flow).iterdir()}
 
 
 def test_a_full_refresh_that_is_given_up_before_its_commit_takes_its_generations_back(house):
@@ -370,7 +370,7 @@ def test_a_rewind_that_nobody_approved_does_not_begin_and_one_that_was_begun_is_
 def test_a_rewind_does_what_was_approved_or_nothing(house, elsewhere):
     for table in (house.silver, house.gold):
         for version in range(2):
-            (settings().table_path(table.name) / f"{version}-0").touch()
+            (locations.table_path(table.name) / f"{version}-0").touch()
     rewind = house.plan()
     new_plan = engine_rewind.rewind_plan.plan(house.engine, house.silver, house.tables, "1970-01-01T00:00:00.5")
     assert new_plan.refusals == [] and {restore_point.version for restore_point in new_plan.cut.values()} == {0}

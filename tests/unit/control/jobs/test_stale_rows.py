@@ -12,9 +12,9 @@ from sqlalchemy import Engine
 from include.control.jobs import backfills, stale_rows
 from include.control.store import database
 from include.engine.checkpoints.definition import fingerprint, rows_fingerprint
+from include.lake import locations
 from include.monitoring.stale_rows import outdated_words, range_of
 from include.project.ranges import Slice, from_stored_texts
-from include.settings import settings
 from include.spec import Append, Bucket, Debezium, Delta, Expect, Json, Kafka, Lookup, Maintenance, Table, Upsert
 
 FLOW = "silver.orders"
@@ -181,13 +181,13 @@ def test_the_range_is_the_days_of_the_rows_that_are_stored(home, case: str):
     files, expected = STORED[case]
     for times in files:
         rows = pa.table({"time": pa.array(times, pa.timestamp("us", tz="UTC"))})
-        write_deltalake(str(settings().table_path(FLOW)), rows, mode="append")
+        write_deltalake(str(locations.table_path(FLOW)), rows, mode="append")
     assert range_of(TABLE) == expected
     assert range_of(replace(TABLE, time_column=None)) == (Slice(), False)
 
 
 def test_a_file_without_statistics_of_its_times_makes_the_range_the_whole_table(home):
-    path = settings().table_path(FLOW)
+    path = locations.table_path(FLOW)
     for day in (2, 5):
         rows = pa.table({"time": pa.array([at(day)], pa.timestamp("us", tz="UTC"))})
         configuration = {"delta.dataSkippingNumIndexedCols": "1"} if day == 2 else None
