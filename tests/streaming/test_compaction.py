@@ -233,7 +233,7 @@ def test_a_table_with_a_feature_that_arrow_does_not_keep_is_refused(spark, path,
     arrive(0, 30, files=3)
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     refusal = maintain.compact_files(spark, f"bronze.{name}", MB, 8 * MB, {})
-    assert refusal.reason == "its table has delta.enableDeletionVectors = true"
+    assert refusal.reason == "its table has the feature deletionVectors"
 
 
 VALUES = st.fixed_dictionaries(
