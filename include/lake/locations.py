@@ -23,8 +23,8 @@ def table_path(table: str, config: Settings | None = None) -> LakePath:
 
 
 def is_stored(table: str, config: Settings | None = None) -> bool:
-    """Whether the Delta table `<layer>.<name>` exists."""
-    return (table_path(table, config) / "_delta_log").is_dir()
+    """Whether the Delta table `<layer>.<name>` exists: a first commit that was killed may leave an empty log."""
+    return paths.holds_numbered(table_path(table, config) / "_delta_log")
 
 
 def all_checkpoints(config: Settings | None = None) -> LakePath:

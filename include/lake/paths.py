@@ -168,6 +168,18 @@ def parse(location: str) -> LakePath:
     return ObjectPath(bucket, key)
 
 
+def holds_numbered(directory: LakePath) -> bool:
+    """Returns whether a directory holds a file whose name begins with a digit. In a store, any object counts."""
+    if isinstance(directory, ObjectPath):
+        # A writer of a store leaves neither an empty directory nor half a file.
+        return directory.is_dir()
+    try:
+        with os.scandir(directory) as entries:
+            return any(entry.name[0].isdigit() for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def names(directory: LakePath) -> list[str]:
     """Returns the names in a directory; none if there is no such directory."""
     if isinstance(directory, ObjectPath):

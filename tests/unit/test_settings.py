@@ -160,3 +160,22 @@ def test_a_port_that_is_none_is_refused_by_name_and_value(value: str):
     assert str(refusal.value) == (
         f"SLUICE_AIRFLOW_PORT is '{value}', which is not a port from 1 to 65535: set it to one, or unset it for 8080"
     )
+
+
+@pytest.mark.parametrize(
+    ("names", "is_stored"),
+    [
+        ([], False),
+        ([".00000000000000000000.json.3f.tmp", "_staged_commits"], False),
+        (["00000000000000000000.json"], True),
+        (["_last_checkpoint", "00000000000000000007.checkpoint.parquet"], True),
+    ],
+)
+def test_a_table_whose_first_commit_was_killed_is_not_stored(tmp_path: Path, names: list[str], is_stored: bool):
+    config = from_environment({"SLUICE_HOME": str(tmp_path)})
+    assert not locations.is_stored("gold.view", config)
+    log = locations.table_path("gold.view", config) / "_delta_log"
+    log.mkdir(parents=True)
+    for name in names:
+        (log / name).touch()
+    assert locations.is_stored("gold.view", config) is is_stored
