@@ -43,6 +43,8 @@ class Generator:
         # What arrived before arrives again, in part.
         again = self.random.sample(self.rows, min(len(self.rows), self.random.randint(0, 5)))
         rows += again + self.random.sample(rows, min(len(rows), self.random.randint(0, 3)))
+        # A write without rows makes no version of a source, and thus no batch.
+        rows = rows or [self.row(number)]
         self.random.shuffle(rows)
         self.rows += rows
         return rows
