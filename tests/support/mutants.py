@@ -33,7 +33,7 @@ FOLDER = Path(__file__).resolve().parent.parent.parent / "mutants"
 MEASURED, FUNCTIONS = FOLDER / "tests.json", FOLDER / "functions.json"
 WITHOUT_SPARK = [
     *(f"tests/unit/engine/test_{name}.py" for name in ("data_skipping", "event_times", "known_keys", "small_batches")),
-    *(f"tests/unit/engine/test_{name}.py" for name in ("replaced_files", "checkpoint_generations")),
+    *(f"tests/unit/engine/test_{name}.py" for name in ("replaced_files", "refusals", "checkpoint_generations")),
 ]
 WITH_SPARK = [
     *(f"tests/unit/engine/test_{name}.py" for name in ("batch", "merge_changes", "quality", "watermark")),
