@@ -1,5 +1,6 @@
 """What the driver finds wrong with a file before Spark reads it."""
 
+import bz2
 import io
 import random
 import subprocess
@@ -10,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from pyarrow import orc
+from pyarrow import fs, orc
 
 from include.engine.files import file_headers
-from include.engine.files.formats import parquet_pages
+from include.engine.files.formats import parquet_pages, text_file
 from tests.conftest import ROOT
 from tests.support.landing import Landing
 
@@ -187,3 +188,20 @@ def test_whatever_bytes_of_a_parquet_file_change_its_pages_are_read_or_named():
         with suppress(OSError):
             for column in parquet_pages.columns(file):
                 parquet_pages.require_bounds(file, column)
+
+
+def test_a_bzip2_file_that_is_cut_anywhere_behind_its_beginning_is_named_and_a_whole_one_is_read(tmp_path):
+    random_, system = random.Random(7), fs.LocalFileSystem()
+    file = tmp_path / "lines.txt.bz2"
+    # The mark of the end begins at each bit of a byte.
+    for length in range(1, 60):
+        text = random_.randbytes(length)
+        whole = bz2.compress(text)
+        for content in (whole, whole + whole):
+            file.write_bytes(content)
+            with text_file.open_text(system, str(file)) as stream:
+                assert (text * 2).startswith(stream.read(4))
+        for cut in range(1, len(whole) - text_file.BEGINNING_BYTES):
+            file.write_bytes(whole[:-cut])
+            with pytest.raises(OSError, match="its bzip2 stream has no end"):
+                text_file.open_text(system, str(file))

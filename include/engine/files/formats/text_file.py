@@ -24,6 +24,8 @@ BEGINNINGS = {
     "an Avro file": rb"Obj\x01",
 }
 BEGINNING_BYTES = 10
+# A bzip2 stream ends with this mark and a checksum of 32 bits, which begin at any bit of a byte.
+END_OF_BZIP2, END_BYTES = 0x177245385090, 11
 ENDINGS = {"compressed with gzip": ".gz", "compressed with bzip2": ".bz2", "compressed with Zstandard": ".zst"}
 
 
@@ -41,6 +43,17 @@ def open_text(system: fs.FileSystem, path: str) -> pa.NativeFile:
     if not ending and content:
         remedy = f"let its name end with {ENDINGS[content]}" if content in ENDINGS else "give its text as a file"
         raise OSError(f"it is {content}: {remedy}")
+    if ending == ".bz2" and begin:
+        with system.open_input_file(path) as file:
+            file.seek(max(0, file.size() - END_BYTES))
+            # Spark reads a file that ends behind one of its blocks, as if no other had followed.
+            if not _is_end_of_bzip2(file.read()):
+                raise OSError("its bzip2 stream has no end: it is cut off, or followed by something else")
     stream = system.open_input_stream(path, compression=None)
     # An empty file has nothing to decompress.
     return pa.CompressedInputStream(stream, CODECS[ending]) if ending and begin else stream
+
+
+def _is_end_of_bzip2(last: bytes) -> bool:
+    bits = int.from_bytes(last, "big")
+    return any(bits >> (32 + padding) & (2**48 - 1) == END_OF_BZIP2 for padding in range(8))
