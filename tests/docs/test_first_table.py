@@ -121,5 +121,5 @@ def test_what_is_left_without_the_examples_is_a_whole_project(run, clone: Path):
         "tests/streaming/jobs/test_backfill.py",
     ):
         assert any(line.startswith(test) for line in lines)
-    run(f"{python} -m pytest -q tests/unit/engine/test_csv_header.py")
+    run(f"{python} -m pytest -q tests/unit/engine/files/test_csv_header.py")
     run("$SLUICE_VENV/bin/ruff check . && $SLUICE_VENV/bin/ruff format --check . && $SLUICE_VENV/bin/mypy")
