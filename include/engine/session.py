@@ -83,6 +83,8 @@ CONF = {
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # The JVM interprets methods of more bytes than this, so Spark has to generate several smaller ones.
     "spark.sql.codegen.hugeMethodLimit": "8000",
+    # Spark 4.2.0 calls a function of single rows by Arrow in a form that its Python process waits for for ever.
+    "spark.sql.execution.pythonUDF.arrow.enabled": "false",
     # A Python process that crashes says where.
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.executor.defaultJavaOptions": " ".join(f"-D{name}={most}" for name, most in AVRO_LIMITS.items()),

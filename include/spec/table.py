@@ -134,7 +134,7 @@ class Table:
     temporary: a named step that is never stored. Each table that reads it computes it in its own batch.
     schedule: cron expression in UTC. A view is refreshed at these times (None: by hand). A flow reads the new rows at
         these times, and stops (None: it runs continuously).
-    interval_seconds: minimum time from the start of a batch to the start of the next; docs/architecture.md.
+    interval_seconds: minimum time from the start of a batch to the start of the next; docs/architecture/batch.md.
     fresh_minutes: freshness promise: rows that are older than this in its sources are in the table. Sources are the
         tables upstream, up to the topic or folder. A table with no unread source rows is fresh, whatever the age of
         its newest commit. `sluice status` shows whether the promise is kept.

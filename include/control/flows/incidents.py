@@ -1,4 +1,4 @@
-"""Incidents of flows, windows and the supervisor, and the alarms that a person has acknowledged."""
+"""Incidents of flows, tables, windows and the supervisor, and the alarms that a person has acknowledged."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ _IS_ASKED, _HOLDS, _IS_UNFINISHED = text("driver IS NOT NULL"), text("stopped IS
 jobs = Table(
     "job",
     metadata,
-    Column("kind", String, primary_key=True, comment="control.jobs.job_id.JobKind, or what engine.jobs adds"),
+    Column("kind", String, primary_key=True, comment="control.store.job_id.JobKind, or what engine.jobs adds"),
     Column("number", Integer, primary_key=True, comment="among the jobs of its kind"),
     Column("root", Integer, nullable=False, comment="the job of its kind that made it necessary, or its own number"),
     Column("target", String, nullable=False, comment="the table"),

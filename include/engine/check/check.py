@@ -30,7 +30,7 @@ from include.lake import locations
 from include.project.declaration import declaration_error, suggest
 from include.project.examination import Examination
 from include.settings import settings
-from include.spec import FILES_SCHEMA, Bucket, Cast, Expect, Lookup, References, Rule, Table, ddl
+from include.spec import FILES_SCHEMA, Bucket, Cast, Expect, Lookup, PythonLimits, References, Rule, Table, ddl
 
 
 def with_lookups(spark: SparkSession, source: DataFrame, table: Table, tables: Catalog) -> DataFrame:
@@ -225,7 +225,8 @@ def _declared_rows(source: DataFrame, table: Table) -> DataFrame:
         return transformed_rows
 
     try:
-        return apply_transform(source, replace(table, transform=transform))
+        # A sentence about its Python functions comes later.
+        return apply_transform(source, replace(table, transform=transform, python=table.python or PythonLimits()))
     except (PySparkException, Py4JJavaError) as error:
         raise declaration_error(table, sentence(error, "its parse" if table.parse else "its schema")) from error
 

@@ -5,8 +5,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from include.engine.session import jvm_of
 from include.errors import FlowBroken, FlowFailed, SluiceError
 from include.spec import PythonLimits, Table
 
@@ -22,6 +23,21 @@ def limit_memory(spark: SparkSession, table: Table) -> None:
         # Spark divides the memory among the cores of an executor.
         cores = int(spark.sparkContext.getConf().get("spark.executor.cores") or 1)
         spark.sparkContext.setLocalProperty(MEMORY_MB, str(table.python.memory_mb * cores))
+
+
+def require_limits(rows: DataFrame, table: Table) -> None:
+    """Raises FlowBroken if a Python function computes rows of a table without limits, because nothing would end it.
+
+    The check refuses such a table. It does not see a function that the transform calls elsewhere only.
+    """
+    patterns = jvm_of(rows.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern
+    plan = rows._jdf.queryExecution().analyzed()
+    if table.python is None and plan.containsPattern(patterns.withName("PYTHON_UDF")):
+        raise FlowBroken(
+            f"{table.name}: its transform runs a Python function without limits: declare them, "
+            f"python=PythonLimits(memory_mb=1024, seconds=60), or use Spark's own functions, and restart",
+            "PYTHON_WITHOUT_LIMITS",
+        )
 
 
 @contextmanager

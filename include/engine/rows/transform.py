@@ -109,6 +109,7 @@ def transformed(rows: DataFrame, table: Table, dimensions: Sequence[DataFrame] |
     if table.transform:
         limits.limit_memory(rows.sparkSession, table)
         rows = apply(rows, table.transform)
+        limits.require_limits(rows, table)
     columns = [F.col(f"`{name}`") for name in names_of_rows(table)]
     if table.merges_changes:
         conditions = {DELETED: table.write.deletes, TRUNCATES: table.write.truncates}

@@ -56,6 +56,10 @@ def write_file(table: Path, path: str, at: float = NOW, size: int = 10) -> None:
     os.utime(table / path, (at, at))
 
 
+def files_kept_since(log: DeltaLog, consumers: list[Consumer]) -> float | None:
+    return vacuum_guard.files_kept_since(log, consumers, NOW, window_seconds=HOUR)
+
+
 def test_the_flows_that_read_a_table_are_those_whose_source_it_is():
     tables = [
         Table(name="bronze.a", source=Kafka("t"), comment=""),
@@ -111,7 +115,7 @@ def test_a_first_batch_that_was_planned_from_a_declared_beginning_on_needs_all_t
     planned_checkpoint(FLOW, planned=[7], committed=0)
     consumer = find_consumer(FLOW, log, source)
     assert consumer and consumer.version == 2
-    assert vacuum_guard.files_kept_since(log, [consumer], NOW) == NOW - 5 * HOUR
+    assert files_kept_since(log, [consumer]) == NOW - 5 * HOUR
     planned_checkpoint(FLOW, planned=[7], committed=1, generation=2)
     next_consumer = find_consumer(FLOW, log, source)
     assert next_consumer and next_consumer.version == 7
@@ -125,7 +129,7 @@ def test_a_flow_whose_checkpoint_is_damaged_holds_everything_back_by_name(table:
     consumers = vacuum_guard.consumers(["silver.table"], log, SOURCES, 1, NOW)
     oldest = vacuum_guard.oldest_consumer(consumers)
     assert oldest and oldest.name == "silver.reader, whose checkpoint does not say where it stands"
-    assert vacuum_guard.files_kept_since(log, consumers, NOW) == 0
+    assert files_kept_since(log, consumers) == 0
     assert vacuum_guard.log_needed_from(log, consumers) == 0
 
 
@@ -202,8 +206,8 @@ def test_a_commit_that_was_undone_is_none_from_which_a_flow_goes_on(table: Path)
 
 def test_files_are_kept_since_the_first_deletion_that_a_consumer_has_not_seen(table: Path):
     log = hourly_commits(table, 9)
-    assert vacuum_guard.files_kept_since(log, [Consumer("a", 4)], NOW) == NOW - 3 * HOUR
-    assert vacuum_guard.files_kept_since(log, [Consumer("a", 4), Consumer("b", 6)], NOW) == NOW - 3 * HOUR
+    assert files_kept_since(log, [Consumer("a", 4)]) == NOW - 3 * HOUR
+    assert files_kept_since(log, [Consumer("a", 4), Consumer("b", 6)]) == NOW - 3 * HOUR
 
 
 def test_an_optimize_that_began_before_the_consumers_version_counts_from_its_beginning(table: Path):
@@ -212,14 +216,14 @@ def test_an_optimize_that_began_before_the_consumers_version_counts_from_its_beg
     commit(
         table, 2, commit_info(NOW - 2 * HOUR), removed("a", NOW - 5 * HOUR), removed("b", NOW - 5 * HOUR), added("ab")
     )
-    assert vacuum_guard.files_kept_since(DeltaLog(table), [Consumer("a", 1)], NOW) == NOW - 5 * HOUR
+    assert files_kept_since(DeltaLog(table), [Consumer("a", 1)]) == NOW - 5 * HOUR
 
 
 def test_nothing_holds_vacuum_back_where_nothing_was_removed_or_nobody_reads(table: Path):
     log = hourly_commits(table, 9)
-    assert vacuum_guard.files_kept_since(log, [Consumer("a", 8)], NOW) is None
-    assert vacuum_guard.files_kept_since(log, [], NOW) is None
-    assert vacuum_guard.files_kept_since(log, [Consumer("log only", 2, needs_files=False)], NOW) is None
+    assert files_kept_since(log, [Consumer("a", 8)]) is None
+    assert files_kept_since(log, []) is None
+    assert files_kept_since(log, [Consumer("log only", 2, needs_files=False)]) is None
 
 
 def test_a_deletion_that_delta_forgot_counts_from_the_files_own_age(table: Path):
@@ -227,28 +231,28 @@ def test_a_deletion_that_delta_forgot_counts_from_the_files_own_age(table: Path)
     write_file(table, "a", at=NOW - 20 * day)
     commit(table, 0, commit_info(NOW - 20 * day), added("a"))
     commit(table, 1, commit_info(NOW - 10 * day), removed("a", NOW - 10 * day))
-    assert vacuum_guard.files_kept_since(DeltaLog(table), [Consumer("a", 0)], NOW) == NOW - 20 * day
+    assert files_kept_since(DeltaLog(table), [Consumer("a", 0)]) == NOW - 20 * day
     metadata = {"configuration": {"delta.deletedFileRetentionDuration": "interval 30 days"}}
     commit(table, 2, {"metaData": metadata}, commit_info(NOW))
-    assert vacuum_guard.files_kept_since(DeltaLog(table), [Consumer("a", 0)], NOW) == NOW - 10 * day
+    assert files_kept_since(DeltaLog(table), [Consumer("a", 0)]) == NOW - 10 * day
 
 
 def test_a_deletion_that_delta_forgets_while_the_window_lasts_counts_from_the_files_own_age_already(table: Path):
     week = 7 * 24 * HOUR
-    at_borders = NOW - week + vacuum_guard.WINDOW_SECONDS
+    at_borders = NOW - week + HOUR
     for moment, kept_since in ((at_borders, NOW - 2 * week), (at_borders + 1, at_borders + 1)):
         log_table = table / f"{moment:.0f}"
         commit(log_table, 0, commit_info(NOW - 2 * week), added("0"))
         commit(log_table, 1, commit_info(NOW), removed("0", moment), added("1"))
         write_file(log_table, "0", at=NOW - 2 * week)
         consumer = Consumer("reader", 0)
-        assert vacuum_guard.files_kept_since(DeltaLog(log_table), [consumer], NOW) == kept_since
+        assert files_kept_since(DeltaLog(log_table), [consumer]) == kept_since
 
 
 def test_a_deletion_that_delta_forgot_and_whose_file_is_gone_holds_nothing_back(table: Path):
     commit(table, 0, commit_info(0), added("a"))
     commit(table, 1, commit_info(0), removed("a", 0))
-    assert vacuum_guard.files_kept_since(DeltaLog(table), [Consumer("a", 0)], NOW) is None
+    assert files_kept_since(DeltaLog(table), [Consumer("a", 0)]) is None
 
 
 def test_a_file_that_was_removed_and_added_again_holds_nothing_back(table: Path):
@@ -256,7 +260,7 @@ def test_a_file_that_was_removed_and_added_again_holds_nothing_back(table: Path)
     commit(table, 0, commit_info(0), added("a"))
     commit(table, 1, commit_info(0), removed("a", 0))
     commit(table, 2, commit_info(0), added("a"))
-    assert vacuum_guard.files_kept_since(DeltaLog(table), [Consumer("a", 0)], NOW) is None
+    assert files_kept_since(DeltaLog(table), [Consumer("a", 0)]) is None
 
 
 def test_everything_is_kept_for_a_consumer_whose_next_commit_is_gone_from_the_log(table: Path):
@@ -266,8 +270,8 @@ def test_everything_is_kept_for_a_consumer_whose_next_commit_is_gone_from_the_lo
     (table / "_delta_log" / f"{0:020}.json").unlink()
     (table / "_delta_log" / f"{1:020}.json").unlink()
     log = DeltaLog(table)
-    assert vacuum_guard.files_kept_since(log, [Consumer("a", 0)], NOW) == 0
-    assert vacuum_guard.files_kept_since(log, [Consumer("a", 1)], NOW) is None
+    assert files_kept_since(log, [Consumer("a", 0)]) == 0
+    assert files_kept_since(log, [Consumer("a", 1)]) is None
 
 
 def test_a_file_that_a_stream_has_yet_to_read_is_kept_and_one_it_has_read_is_not(table: Path):
@@ -279,7 +283,7 @@ def test_a_file_that_a_stream_has_yet_to_read_is_kept_and_one_it_has_read_is_not
     DeltaTable(table).optimize.compact()
     log = DeltaLog(table)
     later_seconds = time.time() + 10
-    kept_since = vacuum_guard.files_kept_since(log, [Consumer("a", 5)], later_seconds)
+    kept_since = vacuum_guard.files_kept_since(log, [Consumer("a", 5)], later_seconds, window_seconds=HOUR)
     assert kept_since
     deleted_paths = {file.path for file in vacuum_guard.would_vacuum(log, later_seconds - kept_since, later_seconds)}
     assert deleted_paths == {file.path for file in log.removed_after(0) if file.version == 3}
@@ -374,6 +378,6 @@ def test_files_of_the_change_feed_that_a_reader_has_yet_to_read_are_kept_by_thei
     )
     write_file(table, "b")
     log = DeltaLog(table)
-    assert vacuum_guard.files_kept_since(log, [Consumer("reader", 0)], NOW) == NOW - 6 * HOUR
-    assert vacuum_guard.files_kept_since(log, [Consumer("reader", 1)], NOW) is None
+    assert files_kept_since(log, [Consumer("reader", 0)]) == NOW - 6 * HOUR
+    assert files_kept_since(log, [Consumer("reader", 1)]) is None
     assert [file.path for file in vacuum_guard.would_vacuum(log, 4 * HOUR, NOW)] == ["_change_data/cdc-1"]
