@@ -150,8 +150,9 @@ def _release(flow: str, name: str, request: Command) -> str:
 def run_command(
     engine: Engine, request: Command, approved: int | list[str] | None, answer: dict[str, Any] | None
 ) -> list[str]:
-    """Execute the command. Returns the result for each target. approved: `approved_state` at the time of the request. answer:
-    of the approver.
+    """Execute the command. Returns the result for each target.
+
+    approved: `approved_state` at the time of the request. answer: of the approver.
 
     Raises AirflowSkipException if it is not executed, so that the following tasks are skipped.
     """
