@@ -2,7 +2,8 @@
 
 A new table is created wherever it is missing, and needs no version. To change a released table, append to `MIGRATIONS`.
 Processes of the previous build may still use the database, so a migration only adds nullable columns, or columns with a
-default. A table whose rows have moved stays, empty: what such a process has begun there fails, as if it had died.
+default. A table whose rows have moved stays, empty: what such a process has begun there fails, as if it had died. Marks
+that it writes there are moved when the next process connects.
 """
 
 import re
@@ -20,6 +21,10 @@ JOBS = ("maintenance_window", "window_request", "backfill", "backfill_request", 
 MOVED = (*JOBS, "outdated")
 _JOB = "kind, number, root, target, state, who, reason, message, planned_at, state_at, ended_at"
 _OUTDATED = "target, flow, generation, batch, begins, ends, since, definition, without_time"
+_MOVE_MARKS = (
+    f"INSERT INTO stale (cause, why, {_OUTDATED}) SELECT 'definition', '', {_OUTDATED} FROM outdated ORDER BY number",
+    "DELETE FROM outdated",
+)
 # For each version from 1 on, the statements that lead to the next, in SQL common to SQLite and PostgreSQL.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("ALTER TABLE outdated ADD COLUMN definition VARCHAR", "ALTER TABLE outdated ADD COLUMN without_time BOOLEAN"),
@@ -85,9 +90,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE stale ADD COLUMN batch BIGINT",
         "ALTER TABLE stale ADD COLUMN definition VARCHAR",
         "ALTER TABLE stale ADD COLUMN without_time BOOLEAN",
-        f"INSERT INTO stale (cause, why, {_OUTDATED})"
-        f" SELECT 'definition', '', {_OUTDATED} FROM outdated ORDER BY number",
-        "DELETE FROM outdated",
+        *_MOVE_MARKS,
     ),
 )
 
@@ -98,10 +101,12 @@ def newest_version() -> int:
 
 
 def is_done(connection: Connection) -> bool:
-    """Whether the database has the schema of this build. Changes nothing."""
-    if not metadata.tables.keys() <= set(inspect(connection).get_table_names()):
+    """Whether the database has the schema of this build, and no mark is left to move. Changes nothing."""
+    found = set(inspect(connection).get_table_names())
+    if not metadata.tables.keys() <= found:
         return False
-    return connection.execute(select(schema.versions.c.version)).scalar_one_or_none() == newest_version()
+    version = connection.execute(select(schema.versions.c.version)).scalar_one_or_none()
+    return version == newest_version() and not _has_marks_to_move(connection, found)
 
 
 def migrate(connection: Connection) -> None:
@@ -121,7 +126,8 @@ def migrate(connection: Connection) -> None:
             f"the control database has version {version} of its schema, and this build knows up to "
             f"{newest_version()}: run the newer build again, or restore the backup of before the upgrade"
         )
-    for statements in MIGRATIONS[version - FIRST_VERSION :]:
+    late = [_MOVE_MARKS] if version == newest_version() and _has_marks_to_move(connection, found) else []
+    for statements in [*MIGRATIONS[version - FIRST_VERSION :], *late]:
         for statement in statements:
             table = re.search(r"(?:ALTER TABLE|FROM) (\w+)", statement)
             # A table that was missing has all its columns, and no rows.
@@ -129,3 +135,8 @@ def migrate(connection: Connection) -> None:
                 connection.execute(text(statement))
     if version < newest_version():
         connection.execute(update(versions).values(version=newest_version()))
+
+
+def _has_marks_to_move(connection: Connection, found: set[str]) -> bool:
+    """found: the tables that the database has."""
+    return "outdated" in found and connection.execute(text("SELECT 1 FROM outdated LIMIT 1")).first() is not None

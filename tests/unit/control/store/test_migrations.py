@@ -313,6 +313,23 @@ def test_marks_of_two_tables_become_marks_of_one_and_end_as_before(first, monkey
     assert [mark.flow for mark in stale_rows.outdated_ranges(engine)] == ["silver.b-two"]
 
 
+def test_a_mark_that_a_process_of_the_build_before_writes_after_the_move_is_read_by_the_next_process(first):
+    engine = first()
+    with database.transaction(engine) as connection:
+        stale_rows.keep_rows(connection, "silver.a")
+        assert count(connection, "outdated") == 0
+        for statement in OF_TWO_TABLES[2:]:
+            connection.exec_driver_sql(statement)
+    later = first()
+    marks = [(mark.flow, mark.batch, mark.since, mark.without_time) for mark in stale_rows.outdated_ranges(later)]
+    assert set(marks) >= {("silver.a", 7, 3, False), ("silver.a", 7, 3, True), ("silver.b-two", 0, 4, False)}
+    assert len(stale_rows.outdated_ranges(first())) == len(marks), "they are moved once"
+    with database.transaction(later) as connection:
+        assert count(connection, "outdated") == 0
+        assert stale_rows.keep_rows(connection, "silver.b-two")
+    assert "silver.b-two" not in {mark.flow for mark in stale_rows.outdated_ranges(first())}
+
+
 def test_a_move_of_jobs_that_is_interrupted_is_made_again_from_the_beginning(first, monkeypatch):
     whole = migrations.MIGRATIONS
     moved = next(statements for statements in whole if any("INTO job " in statement for statement in statements))
