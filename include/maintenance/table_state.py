@@ -26,7 +26,7 @@ from include.maintenance import plan, vacuum_guard
 from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, MaintenancePlan, Step
 from include.maintenance.vacuum_guard import Consumer
 from include.settings import settings
-from include.spec import Table
+from include.spec import Maintenance, Table
 
 
 class CompactionPlace(StrEnum):
@@ -173,8 +173,8 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
     consumers = vacuum_guard.consumers(writers, log, readers, promise, now_seconds, others, released)
     # The retention itself keeps the promised time travel.
     without_promise = [consumer for consumer in consumers if not consumer.name.startswith(vacuum_guard.PROMISE)]
-    kept_since = vacuum_guard.files_kept_since(log, without_promise, now_seconds)
-    retention_seconds = _retention(table.maintain.retention_seconds, kept_since, now_seconds)
+    kept_since = vacuum_guard.files_kept_since(log, without_promise, now_seconds, table.maintain.longest_seconds)
+    retention_seconds = _retention(table.maintain, kept_since, now_seconds)
     oldest_consumer = vacuum_guard.oldest_consumer(consumers)
     assert oldest_consumer, "the promised time travel is one of them"
     needed_from = vacuum_guard.log_needed_from(log, consumers)
@@ -260,14 +260,14 @@ def shape(log: DeltaLog, good_bytes: float) -> TableSize:
     return TableSize(log.newest, len(live), sum(file.bytes for file in live), small, rows if is_counted else None)
 
 
-def _retention(least_seconds: float, kept_since: float | None, now_seconds: float) -> float:
+def _retention(maintain: Maintenance, kept_since: float | None, now_seconds: float) -> float:
     """Returns VACUUM's retention in seconds.
 
-    kept_since: files removed since then must survive, even if VACUUM runs some time after `now_seconds`.
+    kept_since: files removed since then must survive, even if VACUUM runs at the end of a window that begins now.
     """
-    if kept_since is None or now_seconds + vacuum_guard.WINDOW_SECONDS - kept_since <= least_seconds:
-        return least_seconds
-    return math.ceil((now_seconds + vacuum_guard.WINDOW_SECONDS - kept_since) / ROUND_SECONDS) * ROUND_SECONDS
+    if kept_since is None or now_seconds + maintain.longest_seconds - kept_since <= maintain.retention_seconds:
+        return maintain.retention_seconds
+    return math.ceil((now_seconds + maintain.longest_seconds - kept_since) / ROUND_SECONDS) * ROUND_SECONDS
 
 
 def _merges(engine: Engine, table: Table) -> bool:

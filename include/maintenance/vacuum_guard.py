@@ -22,8 +22,6 @@ RETENTION = "delta.deletedFileRetentionDuration"
 INTERVAL = re.compile(r"(?:interval\s+)?(\d+(?:\.\d+)?)\s+(second|minute|hour|day|week)s?")
 SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 PROMISE = "the promised time travel"
-# A window ends within an hour. What expires during it counts as expired.
-WINDOW_SECONDS = 3_600
 # The directory of the change data feed. VACUUM decides about its files by age alone.
 CHANGES = "_change_data"
 
@@ -79,8 +77,12 @@ def oldest_consumer(consumers: Iterable[Consumer]) -> Consumer | None:
     )
 
 
-def files_kept_since(log: DeltaLog, consumers: Iterable[Consumer], now_seconds: float) -> float | None:
+def files_kept_since(
+    log: DeltaLog, consumers: Iterable[Consumer], now_seconds: float, window_seconds: float
+) -> float | None:
     """Returns the time, in seconds since 1970, from which VACUUM must keep deleted files; None for no limit.
+
+    window_seconds: VACUUM runs up to so long after `now_seconds`. What expires until then counts as expired.
 
     This is the earliest deletion among the files removed after the version of the oldest consumer. The commit time of
     that version is not enough: OPTIMIZE dates its removals when it starts, so a later commit can have earlier deletion
@@ -97,7 +99,8 @@ def files_kept_since(log: DeltaLog, consumers: Iterable[Consumer], now_seconds: 
     if oldest.version < 0 or len(log.after(oldest.version)) < log.newest - oldest.version:
         return 0.0
     live = {file.path for file in log.state.live}
-    forgotten_before = now_seconds + WINDOW_SECONDS - _seconds(log.state.properties.get(RETENTION, "interval 1 week"))
+    tombstones_seconds = _seconds(log.state.properties.get(RETENTION, "interval 1 week"))
+    forgotten_before = now_seconds + window_seconds - tombstones_seconds
     remembered_paths = {tombstone.path for tombstone in log.state.tombstones if tombstone.deleted_at > forgotten_before}
     times = []
     for tombstone in log.removed_after(oldest.version):

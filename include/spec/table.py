@@ -95,11 +95,16 @@ class Maintenance:
     most_held_hours: float = 720
 
     @property
+    def longest_seconds(self) -> float:
+        """How long a step of a window may go on after it was planned: `longest_minutes`, and an hour at the least."""
+        return max(60 * self.longest_minutes, 3_600)
+
+    @property
     def retention_seconds(self) -> float:
-        """How long VACUUM keeps removed files: the time travel plus an hour, but at most twice the time travel."""
-        # The extra hour: a window dates its removals at its begin, and VACUUM uses the time of the deletion.
+        """How long VACUUM keeps removed files: the time travel plus `longest_seconds`, at most twice the promise."""
+        # A window dates its removals at its begin, and VACUUM uses the time of the deletion.
         promised_seconds = self.time_travel_hours * 3600
-        return promised_seconds + min(3600, promised_seconds)
+        return promised_seconds + min(self.longest_seconds, promised_seconds)
 
 
 @dataclass(frozen=True)
