@@ -178,3 +178,24 @@ def test_a_failure_that_no_row_repeats_is_tried_again_at_once(spark, run_once, n
     run_once(table)
     assert [row["bpm"] for row in rows_of(table.name)] == [60]
     assert not locations.is_stored(table.quarantine)
+
+
+def test_a_python_function_that_the_check_has_not_seen_is_refused_without_limits_and_computes_rows_within_them(
+    spark, run_once, name
+):
+    arrive(spark, name, 60, 61)
+    single = python_table(name, lambda rows: rows.withColumn("bpm", F.udf(double_one, "bigint")("bpm")))
+    for transform in (arrow(double), single.transform):
+        with pytest.raises(FlowBroken) as error:
+            run_once(replace(single, transform=transform, python=None))
+        assert error.value.error == "PYTHON_WITHOUT_LIMITS"
+        assert str(error.value) == (
+            f"{single.name}: its transform runs a Python function without limits: declare them, "
+            f"python=PythonLimits(memory_mb=1024, seconds=60), or use Spark's own functions, and restart"
+        )
+    run_once(replace(single, python=PythonLimits(seconds=20)))
+    assert sorted(row["bpm"] for row in rows_of(single.name)) == [120, 122]
+
+
+def double_one(value):
+    return value * 2
