@@ -186,6 +186,19 @@ def reason(error: Exception) -> str:
     return _reason(list(_causes(_java_exception(error))), error)
 
 
+def expression(error: Exception) -> str:
+    """Returns what of the query raised the error: its SQL, or the method and where it is called. Empty if Spark does
+    not say.
+    """
+    for cause in reversed(list(_causes(_java_exception(error)))):
+        for context in _call_if_present(cause, "getQueryContext") or ():
+            fragment = " ".join(str(context.fragment()).split())[:SENTENCE_CHARACTERS]
+            if context.contextType().toString() == "SQL":
+                return fragment
+            return f"{fragment} at {str(context.callSite()).rpartition('/')[2]}"
+    return ""
+
+
 def may_follow_a_row(error: Exception) -> bool:
     """Whether a row of the batch may have caused the error; a search has to tell."""
     chain = list(_causes(_java_exception(error)))
@@ -254,13 +267,12 @@ def _causes(throwable: Any) -> Iterator[Any]:
         throwable = throwable.getCause()
 
 
-def _call_if_present(throwable: Any, method: str) -> str | None:
+def _call_if_present(throwable: Any, method: str) -> Any:
     """Calls a method of SparkThrowable; returns None for other exceptions, which lack it."""
     try:
-        answer: str | None = getattr(throwable, method)()
+        return getattr(throwable, method)()
     except Py4JError:
         return None
-    return answer
 
 
 def _python_error(chain: list[Any]) -> str | None:
@@ -310,7 +322,8 @@ def _one_line(throwable: Any) -> str:
 
 def _condition(throwable: Any) -> str | None:
     # Delta calls it by its former name only.
-    return _call_if_present(throwable, "getCondition") or _call_if_present(throwable, "getErrorClass")
+    name: str | None = _call_if_present(throwable, "getCondition") or _call_if_present(throwable, "getErrorClass")
+    return name
 
 
 def _first_line(error: Exception | None) -> str:

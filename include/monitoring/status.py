@@ -16,7 +16,9 @@ from include.checkpoints import checkpoint_files
 from include.control import first_loads
 from include.control.flows import incidents, orders
 from include.control.flows.decide import State
+from include.control.jobs import store
 from include.control.store import database
+from include.control.store.job_id import JobKind
 from include.control.store.schema import incidents as incident_rows
 from include.control.supervision import lag_history, supervision
 from include.delta import stored_table
@@ -145,7 +147,7 @@ def _states(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
     }
     try:
         engine = database.connect(settings().control_url)
-        states |= _waiting_views(engine, tables)
+        states |= _failed_views(engine, tables) | _waiting_views(engine, tables)
         for driver, flows in tables.drivers().items():
             observed_states = supervision.preview(engine, driver, [flow.flow for flow in flows])
             states |= {
@@ -153,6 +155,20 @@ def _states(tables: Catalog) -> dict[str, tuple[str | None, str | None, str]]:
             }
     except SluiceError as error:
         states = {flow: (None, state, reason or str(error)) for flow, (_, state, reason) in states.items()}
+    return states
+
+
+def _failed_views(engine: Engine, tables: Catalog) -> dict[str, tuple[None, str, str]]:
+    """Returns the states of views that their newest job has failed to refresh."""
+    states: dict[str, tuple[None, str, str]] = {}
+    for flow, view in tables.readers.items():
+        if not view.is_view:
+            continue
+        with database.reading(engine) as connection:
+            jobs = store.select_newest(connection, JobKind.REFRESH, view.name, 1)
+        with suppress(SluiceError, DeltaError, OSError):
+            if jobs and jobs[0].failure and not refreshes.in_run(view.name, jobs[0].who):
+                states[flow] = (None, VIEW, f"its last refresh failed: {jobs[0].failure}")
     return states
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from sqlalchemy import Engine
@@ -19,7 +21,7 @@ from include.control.jobs.job import Job
 from include.control.store import database
 from include.control.store.job_id import JobId, JobKind
 from include.delta import stored_table, versions
-from include.engine import commit, struct_type
+from include.engine import commit, failure, struct_type
 from include.engine.commit import read_as_of
 from include.engine.jobs.incremental import EMPTY_COMMITS, Change, Computation
 from include.engine.jobs.table_window import Window
@@ -27,7 +29,7 @@ from include.engine.jobs.worker import Worker, open_worker
 from include.engine.rows import quality
 from include.engine.rows.quality import RowCounts
 from include.engine.rows.transform import SOURCE, apply, apply_join
-from include.errors import FlowBroken, Unreachable
+from include.errors import FlowBroken, SluiceError, Unreachable
 from include.flows import refreshes
 from include.lake import locations
 from include.monitoring import first_load
@@ -200,6 +202,8 @@ def _refresh(open_window: Window, run: RefreshRun) -> str:
         metadata |= {refreshes.AS_OF: as_of} if as_of else {}
         with commit.user_metadata(open_window.spark, metadata, EMPTY_COMMITS):
             change.write(view, rows, counts.kept)
+    except (PySparkException, Py4JError) as error:
+        raise _error_of_rows(view, run, change, versions, error) from error
     finally:
         checked_rows.unpersist()
     return _log_result(view, change, counts, empty_tables)
@@ -270,3 +274,26 @@ def _require_none_fails(view: Table, counts: RowCounts, run: RefreshRun) -> None
             f"transform, and begin another run",
             "EXPECTATION_FAILED",
         )
+
+
+def _error_of_rows(
+    view: Table, run: RefreshRun, change: Change, versions: Mapping[str, int], error: Exception
+) -> SluiceError:
+    """Returns the error of a refresh. If rows may cause it, it names the versions that they come from."""
+    plain = failure.of_exception(view.name, error)
+    if not isinstance(plain, FlowBroken) or not failure.may_follow_a_row(error):
+        return plain
+    known = change.base.read if change.base else {}
+    read = [
+        f"{table}, version {version}"
+        if known.get(table) in (None, version)
+        else f"{table}, new since version {known[table]} and up to version {version}"
+        for table, version in versions.items()
+    ]
+    expression = failure.expression(error)
+    return FlowBroken(
+        f"{view.name}: run '{run.name}' fails with rows of {' and '.join(read) or 'its sources'}, and the view is left "
+        f"as it was: {failure.reason(error)}{f', in {expression}' if expression else ''}: let its transform bear such "
+        f"rows, or keep them out of its sources by a rule, and begin another run",
+        plain.error,
+    )

@@ -59,3 +59,21 @@ def test_only_errors_that_a_row_may_cause_are_searched(spark, tmp_path):
     ]
     assert [failure.may_follow_a_row(error_of(run)) for run in of_rows] == [True] * 3
     assert [failure.may_follow_a_row(error_of(run)) for run in others] == [False] * 4
+
+
+def test_an_error_names_the_expression_that_raised_it_as_sql_or_by_its_line(spark):
+    ids = spark.range(3)
+    ids.createOrReplaceTempView("ids_of_expressions")
+    expressions = [
+        failure.expression(error_of(run))
+        for run in (
+            lambda: spark.sql("SELECT id, 10\n  DIV id FROM ids_of_expressions").collect(),
+            lambda: ids.select(F.expr("CAST('x' || id AS INT)")).collect(),
+            lambda: ids.select(F.concat(F.lit("x"), "id").cast("int")).collect(),
+            lambda: ids.select(F.raise_error(F.lit("no"))).collect(),
+            lambda: int("x"),
+        )
+    ]
+    assert expressions[:2] == ["10 DIV id", "CAST('x' || id AS INT)"]
+    assert expressions[2].startswith("cast at test_failure.py:")
+    assert expressions[3:] == ["", ""]

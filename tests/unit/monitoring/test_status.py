@@ -18,15 +18,19 @@ from include.control import commands
 from include.control.commands import Action, Command
 from include.control.flows import orders
 from include.control.flows.observed_flow import Failure
+from include.control.jobs import store
+from include.control.jobs.store import StoredJob
 from include.control.leases import lease
 from include.control.store import database
+from include.control.store.job_id import JobKind
+from include.flows import refreshes
 from include.kafka.retention import RetentionClock
 from include.lake import locations
 from include.local.status import summary
 from include.monitoring import status
 from include.monitoring.status import FlowStatus
 from include.settings import settings
-from include.spec import Delta, Kafka, Table, Upsert
+from include.spec import Delta, Kafka, Replace, Table, Upsert
 from tests.conftest import ROOT
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
@@ -120,6 +124,35 @@ def test_a_flow_that_failed_says_why(engine):
     orders.fail(engine, [SILVER.flow], Failure("silver.readings: the disk is full: make room", "X", True))
     lines = status_text(flow_statuses().values()).splitlines()
     assert any(line.startswith("silver.readings: BROKEN: ") and "the disk is full" in line for line in lines)
+
+
+def test_a_view_whose_newest_refresh_failed_says_why_until_another_one_has_done_it(engine):
+    first, second = (
+        Table(name=f"gold.{name}", source=Delta("silver.readings"), comment="", write=Replace())
+        for name in ("first", "second")
+    )
+    tables = Catalog({table.name: table for table in (*TABLES.tables.values(), first, second)})
+
+    def begin(who: str) -> StoredJob:
+        views = {"views": [first.name, second.name]}
+        job = store.begin(engine, JobKind.REFRESH, first.name, who, parameters=views)
+        return store.get(engine, StoredJob, job.number, job.kind)
+
+    def reasons() -> list[str]:
+        states = {of.table: of for of in status.statuses(tables, timeout_seconds=0.5)}
+        assert {states[view.name].state for view in (first, second)} == {"VIEW"}
+        return [states[view.name].reason for view in (first, second)]
+
+    monday = begin("monday")
+    assert reasons() == [refreshes.staleness_words(view) for view in (first, second)]
+    store.record_failure(engine, monday, "gold.second: run 'monday' fails with rows of silver.readings")
+    # The run has done the first view before it failed.
+    tally = {"read": 1, "kept": 1, "quarantined": 0, "dropped": 0, "broke": {}}
+    reads = {"silver.readings": 3}
+    lake.rows(first.name, time.time(), 1, refresh="monday", read=reads, run_reads=reads, rows=tally)
+    assert reasons() == ["", "its last refresh failed: gold.second: run 'monday' fails with rows of silver.readings"]
+    store.finish(engine, begin("tuesday"), "gold.second: replaced: 5 rows")
+    assert reasons() == [refreshes.staleness_words(view) for view in (first, second)]
 
 
 def test_looking_starts_and_intends_nothing(engine):
