@@ -11,13 +11,17 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from sqlalchemy import insert
 
 from include.checkpoints.offset_ranges import kafka_ranges
+from include.control.store import database
+from include.control.store.schema import losses
 from include.errors import LedgerMismatch
-from include.flows.batches import BACKFILL, STATES_WITH_ROWS, BatchHistory
+from include.flows.batches import BACKFILL, STATES_WITH_ROWS, BatchHistory, BatchRecord
 from include.lake import locations
 from include.ledger.verify import verify
-from include.ledger.verify_sources import StoredOffsets
+from include.ledger.verify_sources import StoredOffsets, accepted_loss_words
+from include.settings import settings
 from include.spec import Append, Expect, Files, Kafka, Table
 from tests.support import lake
 from tests.support.account import StoredTable, delta, kafka_rows, reader
@@ -233,6 +237,9 @@ def test_the_quarantine_holds_the_rows_of_each_batch(count, is_right):
     write_quarantine(stored, 3, 5)
     if is_right:
         assert "5 rows in quarantine" in verify(stored.table).notes[0]
+        write_quarantine(stored, 2, 1)
+        with pytest.raises(LedgerMismatch, match=r"put 0 rows into quarantine.silver_.*, which holds 1"):
+            verify(stored.table)
         return
     with pytest.raises(LedgerMismatch, match=f"put 2 rows into quarantine.silver_.*, which holds {count}"):
         verify(stored.table)
@@ -292,6 +299,16 @@ def test_a_batch_that_was_left_out_by_approval_is_a_note_with_who_asked_for_it_a
     [note] = verify(stored.table).notes
     assert "1/1 was skipped (20 offsets, " in note
     assert note.endswith("asked for by ada, nobody needs it")
+
+
+def test_an_accepted_loss_is_told_by_its_ranges_and_only_with_its_generation():
+    flow = f"bronze.{unique_name()}"
+    loss = {"flow": flow, "topic": "t", "first": 3, "accepted_at": 0, "who": "ada", "reason": "gone"}
+    with database.transaction(database.connect(settings().control_url)) as connection:
+        for generation, partition, after in ((1, 7, 9), (2, 0, 5), (2, 1, None)):
+            connection.execute(insert(losses).values(**loss, generation=generation, partition=partition, after=after))
+    words = [accepted_loss_words(BatchRecord(flow, generation, 0, "committed")) for generation in (1, 2, 3)]
+    assert words == ["t/7 from 3 to before 9", "t/0 from 3 to before 5, t/1 from 3 to before its end", ""]
 
 
 @given(seed=st.integers(0, 2**32))

@@ -116,6 +116,13 @@ def test_what_has_ended_two_drivers_is_begun_by_no_third(engine, live):
         claim(engine, job_id.backfill(number))
 
 
+def test_what_does_not_say_how_often_it_may_be_begun_is_begun_once(engine, live):
+    backfill = job_id.backfill(request_backfill(engine))
+    assert queue.claim(engine, backfill)
+    with pytest.raises(FlowFailed, match="not completed"):
+        queue.claim(engine, backfill)
+
+
 def test_a_driver_that_left_it_in_order_does_not_count(engine, live):
     number = request_backfill(engine)
     for _ in range(MOST_TRIES + 1):
@@ -134,7 +141,9 @@ def test_whoever_waits_is_told_who_is_at_it_how_it_ended_and_where_nobody_is(eng
     status = all_kinds.status(engine, job_id.backfill(number))
     assert (status.message, status.is_in_hand, status.failure) == (f"{TABLE}: computing: makes rows", True, None)
     later_number = request_backfill(engine, Slice())
-    assert all_kinds.status(engine, job_id.backfill(later_number)).message == "driver 'main' does another one first"
+    assert all_kinds.status(engine, job_id.backfill(later_number)) == JobStatus(
+        "driver 'main' does another one first", is_in_hand=True
+    )
     lease.release(engine, [job_lease])
     store.fail_request(engine, job_id.backfill(number), "it broke a rule")
     assert all_kinds.status(engine, job_id.backfill(number)).failure == "it broke a rule"
@@ -144,6 +153,13 @@ def test_whoever_waits_is_told_who_is_at_it_how_it_ended_and_where_nobody_is(eng
     finish(engine, number)
     queue.withdraw(engine, job_id.backfill(number))
     assert all_kinds.status(engine, job_id.backfill(number)).is_done
+
+
+def test_what_another_driver_is_at_keeps_nobody_waiting(engine, live, holder):
+    lease.acquire(engine, [lease.driver_lease("side")], holder(), 30)
+    claim(engine, job_id.backfill(request_backfill(engine, Slice(), driver="side")))
+    waiting = all_kinds.status(engine, job_id.backfill(request_backfill(engine)))
+    assert waiting.message == "driver 'main' is asked to do it"
 
 
 def test_a_driver_that_failed_says_nothing_of_what_another_job_is_at(engine, live, holder):

@@ -42,6 +42,7 @@ def all_resets(engine: Engine) -> list[str]:
 def test_the_same_is_taken_up_where_its_job_has_died_and_another_is_another(engine: Engine, holder: Callable):
     backfill = backfills.begin(engine, SILVER, DAY, "ada")
     assert (backfill.root, backfill.state, str(backfill.range)) == (backfill.number, "planned", str(DAY))
+    assert backfill.message == str(DAY)
     assert backfills.begin(engine, SILVER, DAY, "bob").number == backfill.number
     assert backfills.begin(engine, SILVER, NEXT, "bob").number != backfill.number
     assert backfills.begin(engine, GOLD, DAY, "bob").number != backfill.number
@@ -94,6 +95,11 @@ def test_a_range_that_is_replaced_gives_readers_a_new_generation_and_followers_t
     backfills.stop_readers(engine, backfill, [GOLD, OTHER])
     followers = [Follower(GOLD, DAY), Follower(OTHER, "nobody can tell")]
     backfills.finish(engine, backfill, 7, (10, 12), followers, {})
+    done = store.get(engine, Backfill, backfill.number)
+    assert (done.outcome, done.version) == ({"version": 7, "rows_before": 10, "rows_after": 12}, 7)
+    with database.reading(engine) as connection:
+        [entry] = connection.execute(select(audits).where(audits.c.action == "backfill")).all()
+    assert (entry.target, entry.reason, entry.result) == (SILVER, str(DAY), "10 rows before, 12 after")
     assert (wanted_state(engine, GOLD), all_resets(engine)) == ("running", [GOLD, OTHER])
     assert [stale_table.table for stale_table in stale_rows.stale_ranges(engine)] == [GOLD, OTHER]
     [follower] = backfills.unfinished(engine, backfill.root)

@@ -294,7 +294,8 @@ def test_a_retry_of_the_run_that_asked_for_it_does_not_begin_again_what_was_give
     house.give_up(f"backfill {number}")
     status = all_kinds.status(house.engine, job_id.backfill(number))
     assert (status.is_done, status.failure) == (False, "it was given up")
-    with pytest.raises(UsageError, match=f"backfill {number} of run 'run 1' was given up: trigger another run"):
+    words = f"^{house.silver.name} {Slice()}: backfill {number} of run 'run 1' was given up: trigger another run"
+    with pytest.raises(UsageError, match=words):
         backfills.request(house.engine, house.silver.name, Slice(), "run 1", "main")
     assert orders.read(house.engine, "main", []).job is None
     assert backfills.request(house.engine, house.silver.name, Slice(), "run 2", "main") != number

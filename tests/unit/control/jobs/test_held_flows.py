@@ -111,6 +111,9 @@ def test_of_two_unfinished_jobs_that_hold_one_flow_the_last_to_end_lets_it_go_on
     assert "still hold it" in ask(engine, Action.DRAIN)
     ends[turns[0]]()
     assert order(engine).state == "stopped", "the other job is still at work"
+    with database.reading(engine) as connection:
+        [*_, last] = connection.execute(select(audits).where(audits.c.target == FLOW).order_by(audits.c.number)).all()
+    assert (last.action, last.result) == ("start", "stays stopped: another job is not done with it")
     ends[turns[1]]()
     assert order(engine).state == "draining"
 

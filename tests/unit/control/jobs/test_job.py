@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
 from include.cli import jobs as cli
 from include.control.flows import orders, queue
@@ -15,8 +15,9 @@ from include.control.jobs.store import DONE, StoredJob
 from include.control.leases import lease
 from include.control.leases.process import Holder
 from include.control.store import database
+from include.control.store.job_events import Event
 from include.control.store.job_id import JobId, JobKind
-from include.control.store.job_schema import jobs
+from include.control.store.job_schema import job_events, jobs
 from include.engine.jobs import job_runner
 from include.errors import FlowFailed, LeaseHeld, UsageError
 from include.recovery import giving_up
@@ -48,11 +49,11 @@ class ForgettingJob(Job[Process, str]):
     fails_at = ""
 
     def plan(self, worker: Process) -> list[str]:
-        job = self.stored()
+        job = store.get(worker.engine, StoredJob, self.id.number, self.id.kind)
         return [name for name in job.parameters["columns"] if name not in self.forgotten] if not job.ended_at else []
 
     def run(self, worker: Process, stage: str) -> None:
-        with database.transaction(self.engine) as connection:
+        with database.transaction(worker.engine) as connection:
             held_flows.stop(connection, self.id, [FLOW], "ada", "a person is forgotten")
         store.enter(self.engine, self.stored(), "forgetting", stage)
         if stage == self.fails_at:
@@ -191,3 +192,27 @@ def test_a_retry_of_a_run_does_not_begin_what_was_given_up_and_a_command_by_hand
     with pytest.raises(UsageError, match=f"{TABLE}: replay 1 of run 'a run' was given up: trigger another run"):
         store.begin(engine, JobKind.REPLAY, TABLE, "a run")
     assert store.begin(engine, JobKind.REPLAY, TABLE, store.BY_HAND).number == 3
+
+
+def test_jobs_are_listed_of_all_kinds_newest_first_and_of_a_table_those_that_restore_or_refresh_it(engine):
+    views = {"views": ["gold.a", "gold.a_b"]}
+    first = store.begin(engine, JobKind.REFRESH, "gold.a", "monday", parameters=views)
+    store.begin(engine, JobKind.REFRESH, "gold.other", "monday", parameters={"views": ["gold.other", "gold.aXb"]})
+    replay = store.begin(engine, JobKind.REPLAY, "gold.a_b", "monday")
+    assert [job.id for job in all_kinds.newest(engine, table="gold.a_b")] == [replay, first]
+    assert [job.id for job in all_kinds.newest(engine)] == [replay, JobId(JobKind.REFRESH, 2), first]
+    assert [job.id for job in all_kinds.newest(engine, "refresh", limit=1)] == [JobId(JobKind.REFRESH, 2)]
+    unknown = all_kinds.status(engine, JobId(JobKind.REPLAY, 9))
+    assert unknown == JobStatus("it was never planned", failure="nobody planned replay 9")
+
+
+def test_a_job_that_needs_an_approval_keeps_who_gave_it(engine):
+    id_ = store.begin(engine, JobKind.REPLAY, TABLE, "ada")
+    planned = store.get(engine, StoredJob, id_.number, id_.kind)
+    with pytest.raises(UsageError, match="nobody has approved it"):
+        store.require_approved(engine, planned)
+    store.approve(engine, planned, "bob")
+    store.require_approved(engine, planned)
+    with database.reading(engine) as connection:
+        approvals = connection.execute(select(job_events).where(job_events.c.event == Event.APPROVED)).all()
+    assert [(event.kind, event.number, event.who) for event in approvals] == [(JobKind.REPLAY, id_.number, "bob")]

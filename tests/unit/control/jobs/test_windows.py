@@ -76,6 +76,21 @@ def test_the_next_window_of_a_table_finds_that_the_job_of_the_one_before_died(en
     assert store.get(engine, Window, number).reason == "small files; its job died"
 
 
+def test_the_next_window_leaves_those_that_are_over_as_they_are_and_one_that_is_tried_again_is_not_over(engine, opened):
+    number, window_lease = opened
+    windows.close(engine, number, AFTER)
+    later = windows.plan(engine, TABLE, "ada", "again", True)
+    windows.request(engine, later, TABLE, window_lease.epoch)
+    assert (store.get(engine, Window, number).state, store.get(engine, Window, number).reason) == (
+        "done",
+        "small files",
+    )
+    windows.close_unfinished(engine, later, "failed", "no space")
+    assert store.get(engine, Window, later).ended_at
+    windows.request(engine, later, TABLE, window_lease.epoch)
+    assert (store.get(engine, Window, later).state, store.get(engine, Window, later).ended_at) == ("asked", None)
+
+
 def test_flows_wait_for_the_open_window_of_their_own_table(engine: Engine, opened):
     _, window_lease = opened
 
