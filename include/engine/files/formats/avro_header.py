@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow
 
+from include.engine.files.formats.format import MOST_COLUMNS, too_many
 from include.project.avro import AvroType, RefersToItself
 
 MAGIC = b"Obj\x01"
@@ -20,6 +21,7 @@ CODECS = ("null", "deflate", "bzip2", "snappy", "zstandard", "xz")
 MOST_RECORDS_A_BYTE = 10_000
 # A header has a schema and little else.
 LONGEST_HEADER_BYTES = 10 * 2**20
+MOST_ENTRIES = 10_000
 LONGEST_INTEGER_BYTES = 10
 SYNC_BYTES = 16
 
@@ -53,7 +55,11 @@ def read(file: pyarrow.NativeFile, checks_blocks: bool) -> AvroHeader:
     if checks_blocks:
         _require_blocks(file, reader.at + SYNC_BYTES)
     text = metadata[SCHEMA].decode(errors="replace")
-    nanoseconds = {place for name, type_ in _fields(text).items() for place in _nanoseconds(type_, (name,))}
+    fields = _fields(text)
+    sizes: dict[int, int] = {}
+    if (columns := sum(_columns(type_, sizes) for type_ in fields.values())) > MOST_COLUMNS:
+        raise OSError(too_many(columns))
+    nanoseconds = {place for name, type_ in fields.items() for place in _nanoseconds(type_, (name,))}
     names = tuple(str(part["name"]) for part in json.loads(text).get("fields", ()))
     return AvroHeader(text, names, frozenset(nanoseconds))
 
@@ -65,6 +71,17 @@ def _fields(schema: str) -> dict[str, AvroType]:
         raise OSError(f"its type {error} holds values of itself, and no column does: write them flat") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise OSError("the schema of the Avro file is none of a record, and so it has no columns") from error
+
+
+def _columns(type_: AvroType, sizes: dict[int, int]) -> int:
+    """Returns how many values without parts a value has. A few names may stand for billions.
+
+    sizes: of the types seen before, which stay alive, by their identity.
+    """
+    if id(type_) not in sizes:
+        parts = [*type_.branches, *type_.fields.values(), *filter(None, [type_.element])]
+        sizes[id(type_)] = sum(_columns(part, sizes) for part in parts) if parts else 1
+    return sizes[id(type_)]
 
 
 def _nanoseconds(type_: AvroType, place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -95,15 +112,19 @@ def _require_blocks(file: pyarrow.NativeFile, at: int) -> None:
 def _metadata(header: "_Reader") -> dict[bytes, bytes]:
     if header.bytes(len(MAGIC)) != MAGIC:
         raise OSError("it is no Avro file")
-    entries: dict[bytes, bytes] = {}
+    metadata: dict[bytes, bytes] = {}
+    entries = 0
     while count := header.integer():
         if count < 0:
             # A negative count is followed by the size of the block.
             count, _ = -count, header.integer()
+        entries += count
+        if entries > MOST_ENTRIES:
+            raise OSError(f"the header of the Avro file has more than {MOST_ENTRIES:,} entries")
         for _ in range(count):
             name = header.bytes(header.integer())
-            entries[name] = header.bytes(header.integer())
-    return entries
+            metadata[name] = header.bytes(header.integer())
+    return metadata
 
 
 class _Reader:
@@ -120,9 +141,10 @@ class _Reader:
     def integer(self) -> int:
         """Reads a variable-length zig-zag integer."""
         value = shift = 0
-        while True:
+        for _ in range(LONGEST_INTEGER_BYTES):
             [byte] = self.bytes(1)
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return (value >> 1) ^ -(value & 1)
             shift += 7
+        raise OSError(f"a number in the Avro file has more than {LONGEST_INTEGER_BYTES} bytes")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pyarrow import fs, orc
 
-from include.engine.files.formats.format import FileHeader, require_distinct
+from include.engine.files.formats.format import MOST_COLUMNS, FileHeader, require_distinct, too_many
 from include.engine.files.formats.typed import TypedFormat
 from include.spec import Files
 
@@ -26,5 +26,7 @@ class Orc(TypedFormat):
             if not 0 <= content.content_length <= file.size():
                 raise OSError("its footer claims stripes that are larger than the file")
             schema = content.schema.remove_metadata()
+            if len(schema.names) > MOST_COLUMNS:
+                raise OSError(too_many(len(schema.names)))
             require_distinct(schema.names)
             return FileHeader(path, schema.to_string())

@@ -7,6 +7,7 @@ The format: https://parquet.apache.org/docs/file-format/, in Thrift's compact pr
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import pyarrow
@@ -19,8 +20,7 @@ TAIL_BYTES = 8
 # Types of Thrift's compact protocol.
 STOP, TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12
 MOST_NESTED = 16
-# Of an integer: its 64, in groups of seven.
-MOST_BITS = 63
+MOST_BITS = 64
 NO_THRIFT = "a part of the Parquet file is damaged"
 
 
@@ -53,9 +53,9 @@ def _columns(footer: dict[int, Any]) -> Iterator[ColumnChunk]:
     for group in footer.get(4, ()):
         for chunk in group[1]:
             column = chunk[3]
-            begin, dictionary = column[9], column.get(11, 0)
+            codec, size, begin, dictionary = map(index, (column[4], column[7], column[9], column.get(11, 0)))
             name = b".".join(column[3]).decode(errors="replace")
-            yield ColumnChunk(name, column[4], dictionary if 0 < dictionary < begin else begin, column[7])
+            yield ColumnChunk(name, codec, dictionary if 0 < dictionary < begin else begin, size)
 
 
 def require_bounds(file: pyarrow.NativeFile, chunk: ColumnChunk) -> None:
@@ -158,7 +158,9 @@ class _Reader:
             shift += 7
             if shift > MOST_BITS:
                 raise OSError(NO_THRIFT)
-        return value | byte << shift
+        if (value := value | byte << shift) >> MOST_BITS:
+            raise OSError(NO_THRIFT)
+        return value
 
     def _integer(self) -> int:
         value = self._varint()

@@ -22,6 +22,10 @@ SCHEMA = b'{"type": "record", "name": "r", "fields": [{"name": "n", "type": "lon
 SYNC = b"0123456789abcdef"
 
 
+def varint(value: int) -> bytes:
+    return bytes([value & 0x7F | 0x80]) + varint(value >> 7) if value > 0x7F else bytes([value])
+
+
 def header(schema: bytes, codec: bytes = b"null") -> bytes:
     """The header of an Avro file, with two entries of metadata. The length of the schema takes two bytes."""
     length = bytes([len(schema) * 2 & 0x7F | 0x80, len(schema) >> 6])
@@ -93,15 +97,44 @@ def test_an_avro_file_that_spark_does_not_read_is_named_with_its_reason(schema, 
     assert problem(Landing("file_headers"), "a.avro", content) == sentence
 
 
+ENDLESS = "a number in the Avro file has more than 10 bytes"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"Obj\x01" + b"\xff" * 200_000, ENDLESS),
+        (b"Obj\x01\x02" + b"\xff" * 200_000, ENDLESS),
+        (b"Obj\x01\x02\0" + b"\x80" * 200_000 + b"\x01", ENDLESS),
+        (b"Obj\x01\x01" + b"\xff" * 200_000, ENDLESS),
+        (HEADER + b"\xff" * 200_000, ENDLESS),
+        (b"Obj\x01" + b"\xff" * 9 + b"\x01" + bytes(100), "the header of the Avro file has more than 10,000 entries"),
+        (b"Obj\x01" + varint(400_000) + bytes(400_000), "the header of the Avro file has more than 10,000 entries"),
+        (b"Obj\x01" + b"\x02\0\0" * 100_000, "the header of the Avro file has more than 10,000 entries"),
+    ],
+)
+def test_the_numbers_in_the_head_of_an_avro_file_have_an_end(content, sentence):
+    assert problem(Landing("file_headers"), "a.avro", content) == sentence
+
+
+def test_a_small_schema_of_avro_that_stands_for_a_billion_columns_is_refused():
+    fields = ['{"name": "f0", "type": {"type": "record", "name": "r0", "fields": [{"name": "n", "type": "long"}]}}']
+    for number in range(1, 30):
+        inner = ", ".join(f'{{"name": "{name}", "type": "r{number - 1}"}}' for name in "ab")
+        fields.append(
+            f'{{"name": "f{number}", "type": {{"type": "record", "name": "r{number}", "fields": [{inner}]}}}}'
+        )
+    schema = f'{{"type": "record", "name": "r", "fields": [{", ".join(fields)}]}}'.encode()
+    content = b"Obj\x01\x02\x16avro.schema" + varint(2 * len(schema)) + schema + b"\0" + SYNC
+    sentence = "it has 1,073,741,823 columns, and those of more than 10,000 are not read: divide it"
+    assert problem(Landing("file_headers"), "a.avro", content) == sentence
+
+
 def as_parquet(**options: Any) -> bytes:
     sink = io.BytesIO()
     rows = pa.table({"n": list(range(50)), "s": ["x" * number for number in range(50)]})
     parquet.write_table(rows, sink, **options)
     return sink.getvalue()
-
-
-def varint(value: int) -> bytes:
-    return bytes([value & 0x7F | 0x80]) + varint(value >> 7) if value > 0x7F else bytes([value])
 
 
 def page(plain: int, encoded: int, values: int = 50) -> bytes:
@@ -172,6 +205,25 @@ def test_a_footer_without_end_is_damaged(footer):
     content = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
     with pytest.raises(OSError, match="damaged"):
         parquet_pages.columns(pa.BufferReader(content))
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [(6, b"\xfe" + b"\xff" * 8 + b"\x7f"), (1, b""), (8, b"\x01x"), (9, b"\x05")],
+    ids=["2**69", "true", "text", "a list"],
+)
+@pytest.mark.parametrize("field", [4, 7, 9])
+def test_a_number_of_a_footer_that_is_none_is_a_problem_of_the_file(field, type_, value):
+    good = {4: b"\x05\x08\0", 7: b"\x06\x0e\x08", 9: b"\x06\x12\x08"}
+    numbers = good | {field: bytes([type_, 2 * field]) + value}
+    column = b"\x09\x06\x18\x01n" + b"".join(numbers.values()) + b"\0"
+    footer = b"\x49\x1c\x19\x1c\x3c" + column + b"\0\0\0"
+    content = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    with pytest.raises(OSError, match="damaged"):
+        parquet_pages.columns(pa.BufferReader(content))
+    good_footer = footer.replace(column, b"\x09\x06\x18\x01n" + b"".join(good.values()) + b"\0")
+    content = b"PAR1" + good_footer + len(good_footer).to_bytes(4, "little") + b"PAR1"
+    assert parquet_pages.columns(pa.BufferReader(content)) == [parquet_pages.ColumnChunk("n", 0, 4, 4)]
 
 
 def test_whatever_bytes_of_a_parquet_file_change_its_pages_are_read_or_named():
