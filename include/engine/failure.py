@@ -114,6 +114,7 @@ REMEDIES = {
     "DELTA_SOURCE_TABLE_IGNORE_CHANGES": READ_AGAIN,
     "DELTA_SOURCE_IGNORE_DELETE": READ_AGAIN,
     "UNRESOLVED_COLUMN": "correct its name, or if files bring it later, declare it in the schema of their bronze table",
+    "NULLABLE_COLUMN_OR_FIELD": "give it a value by coalesce, or declare it without NOT NULL",
     "DELTA_MISSING_CHANGE_DATA": "begin where its source keeps changes: a later since_version, or none for all",
 }
 # Conditions of errors that no row causes, although a retry repeats them, and the classes of such exceptions. Data is

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
 
 from include.engine import failure
 
@@ -77,3 +78,11 @@ def test_an_error_names_the_expression_that_raised_it_as_sql_or_by_its_line(spar
     assert expressions[:2] == ["10 DIV id", "CAST('x' || id AS INT)"]
     assert expressions[2].startswith("cast at test_failure.py:")
     assert expressions[3:] == ["", ""]
+
+
+def test_a_column_that_may_be_null_where_it_must_not_be_has_a_remedy(spark):
+    declared = StructType([StructField("id", LongType(), nullable=False)])
+    error = error_of(lambda: spark.range(3).select(F.expr("nullif(id, 1) AS id")).to(declared))
+    broken = failure.of_exception("gold.ids", error)
+    assert str(broken).startswith("gold.ids: [NULLABLE_COLUMN_OR_FIELD] Column or field `id` is nullable")
+    assert str(broken).endswith(": give it a value by coalesce, or declare it without NOT NULL")
