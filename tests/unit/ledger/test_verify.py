@@ -245,6 +245,25 @@ def test_the_quarantine_holds_the_rows_of_each_batch(count, is_right):
         verify(stored.table)
 
 
+@pytest.mark.parametrize("rows_before", [3, 2])
+def test_behind_a_backfill_the_quarantine_is_counted_as_a_whole(rows_before):
+    source, stored = silver(expect=(Expect("r", "id > 0"),))
+    stored.batch(0, None, delta(4), numbers(27), row_counts(30, 27, quarantined=3))
+    source.append(kafka_rows(30, 31))
+    stored.batch(1, delta(4), delta(5), numbers(0), row_counts(1, 0, quarantined=1))
+    # The backfill has stored the three rows of batch 0 under batch 1.
+    write_quarantine(stored, 1, 4)
+    info = {"operation": "WRITE", "operationMetrics": {"numOutputRows": "3"}, "timestamp": 0}
+    info["userMetadata"] = json.dumps({"window": 1, BACKFILL: {"number": 1, "rows_before": rows_before}})
+    log = locations.table_path(stored.table.quarantine) / "_delta_log"
+    (log / f"{1:020}.json").write_text(json.dumps({"commitInfo": info}))
+    if rows_before == 3:
+        assert "was counted as a whole: 1 jobs replaced rows of it" in verify(stored.table).notes[0]
+        return
+    with pytest.raises(LedgerMismatch, match="lacks 1 rows, and replays took 0 out of it"):
+        verify(stored.table)
+
+
 @pytest.mark.parametrize("said", [2, 1])
 def test_rows_that_leave_the_quarantine_are_those_that_a_replay_took(said):
     source, stored = silver(expect=(Expect("r", "id > 0"),))
