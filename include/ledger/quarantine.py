@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
@@ -91,7 +92,7 @@ def _newest(log: DeltaLog, files: list[LiveFile], limit: int) -> list[Row]:
         if len(stored) >= limit:
             break
         rows = _read(log, file).sort_by([("_generation", "descending"), ("_batch", "descending")])
-        stored += [(row, file) for row in rows.slice(0, limit - len(stored)).to_pylist()]
+        stored += [(row, file) for row in _plain(rows.slice(0, limit - len(stored)))]
     committed_at = _commit_times(log, {_batch_key(row) for row, _ in stored})
     newest = [_row(row, committed_at.get(_batch_key(row), file.modified_at)) for row, file in stored]
     return sorted(newest, key=lambda row: row.at, reverse=True)
@@ -104,6 +105,29 @@ def _read(log: DeltaLog, file: LiveFile, columns: list[str] | None = None) -> An
         raise FlowBroken(
             f"{log.table / file.path} is missing or damaged ({error}): restore it from its backup"
         ) from error
+
+
+def _plain(rows: pa.Table) -> list[dict[str, Any]]:
+    columns = [[_value(scalar) for scalar in column] for column in rows.columns]
+    return [dict(zip(rows.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _value(scalar: Any) -> Any:
+    """Returns a value as Python has it; as text if Python has none like it: text that is no UTF-8, a far time."""
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        pass
+    match scalar:
+        case pa.StructScalar():
+            return {name: _value(value) for name, value in scalar.items()}
+        case pa.MapScalar():
+            return [tuple(map(_value, pair.values())) for pair in scalar.values]
+        case pa.ListScalar() | pa.LargeListScalar():
+            return [_value(value) for value in scalar.values]
+        case pa.StringScalar() | pa.LargeStringScalar():
+            return scalar.as_buffer().to_pybytes().decode(errors="backslashreplace")
+    return f"{scalar.value} {scalar.type}"
 
 
 def _batch_key(row: dict[str, Any]) -> tuple[Any, ...]:

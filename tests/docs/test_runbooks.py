@@ -117,6 +117,13 @@ def test_every_page_that_a_page_links_to_exists():
             assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
+def test_every_page_that_the_code_names_exists():
+    files = [file for folder in ("include", "dags", "jobs") for file in (ROOT / folder).rglob("*.py")]
+    named = {page for file in files for page in re.findall(r"\bdocs/[\w/.-]+\.md\b", file.read_text())}
+    assert len(named) > 5
+    assert [page for page in sorted(named) if not (ROOT / page).exists()] == []
+
+
 def test_every_error_that_needs_a_person_has_its_section():
     error_names = constants("FlowBroken", 1)
     headings = re.findall(r"^## (.+)$", (ROOT / "docs" / "runbooks" / "broken.md").read_text(), re.MULTILINE)

@@ -32,15 +32,23 @@ FOLDER = Path(__file__).resolve().parent.parent.parent / "mutants"
 # By test, its seconds and the functions that it reaches; and the functions that were there then.
 MEASURED, FUNCTIONS = FOLDER / "tests.json", FOLDER / "functions.json"
 WITHOUT_SPARK = [
-    *(f"tests/unit/engine/test_{name}.py" for name in ("data_skipping", "event_times", "known_keys", "small_batches")),
-    *(f"tests/unit/engine/test_{name}.py" for name in ("replaced_files", "refusals", "checkpoint_generations")),
+    "tests/unit/engine/rows/test_data_skipping.py",
+    "tests/unit/engine/rows/test_event_times.py",
+    "tests/unit/engine/fast_path/test_known_keys.py",
+    "tests/unit/engine/fast_path/test_small_batches.py",
+    "tests/unit/engine/fast_path/test_replaced_files.py",
+    "tests/unit/engine/fast_path/test_refusals.py",
+    "tests/unit/engine/checkpoints/test_checkpoint_generations.py",
 ]
 WITH_SPARK = [
-    *(f"tests/unit/engine/test_{name}.py" for name in ("batch", "merge_changes", "quality", "watermark")),
-    *(
-        f"tests/streaming/{name}.py"
-        for name in ("rows/test_merge_batch", "rows/test_retained", "test_fast_path", "test_compaction")
-    ),
+    "tests/unit/engine/batch/test_batch.py",
+    "tests/unit/engine/rows/test_merge_changes.py",
+    "tests/unit/engine/rows/test_quality.py",
+    "tests/unit/engine/rows/test_watermark.py",
+    "tests/streaming/rows/test_merge_batch.py",
+    "tests/streaming/rows/test_retained.py",
+    "tests/streaming/test_fast_path.py",
+    "tests/streaming/test_compaction.py",
 ]
 
 

@@ -117,6 +117,28 @@ def test_without_a_quarantine_it_says_so(ask):
     assert json.loads(ask(TABLE, "--json"))["rows"] == []
 
 
+def test_values_that_python_does_not_know_are_shown_beside_the_others(ask):
+    no_text, no_time = pa.array([b"a\xff"], pa.binary()).view(pa.string()), pa.array([2**60], pa.timestamp("us"))
+    struct = pa.StructArray.from_arrays([no_text, no_time, pa.array([1])], ["text", "at", "number"])
+    nested = pa.ListArray.from_arrays([0, 2], pa.concat_arrays([struct, pa.nulls(1, struct.type)]))
+    pairs = pa.MapArray.from_arrays([0, 1], pa.array(["k"]), no_text)
+    row = pa.Table.from_pylist([broken_row(1, 7, "identified")], SCHEMA).set_column(0, "device_id", no_text)
+    for name, values in {"at": no_time, "nested": nested, "pairs": pairs}.items():
+        row = row.append_column(name, values)
+    path = locations.table_path(QUARANTINE) / "odd.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(row, path)
+    lake.write(QUARANTINE, 5, lake.data("odd.parquet", 1, 5), flow=TABLE, generation=1, batch=1)
+    lines = ask(TABLE)
+    assert "device_id=a\\xff, heart_bpm=300" in lines
+    [shown] = json.loads(ask(TABLE, "--json"))["rows"]
+    assert shown["origin"]["offset"] == 7
+    assert (shown["row"]["device_id"], shown["row"]["heart_bpm"]) == ("a\\xff", 300)
+    assert shown["row"]["at"] == f"{2**60} timestamp[us]"
+    assert shown["row"]["nested"] == [{"text": "a\\xff", "at": f"{2**60} timestamp[us]", "number": 1}, None]
+    assert shown["row"]["pairs"] == [["k", "a\\xff"]]
+
+
 def test_what_a_row_holds_cannot_break_its_line_or_command_the_terminal(ask):
     hostile = [{"field": "heart_bpm", "message": "'1\n2\r\x1b[2J\u202e\u2028' is no INT"}]
     store(5, 1, broken_row(1, 7, "identified", errors=hostile) | {"device_id": "\x1b]0;x\x07"})
