@@ -37,6 +37,7 @@ from include.spec.table import Transform as Transform
 from include.spec.table import table_of as table_of
 from include.spec.write_mode import BUCKET_UNITS as BUCKET_UNITS
 from include.spec.write_mode import CHANGE_RULE as CHANGE_RULE
+from include.spec.write_mode import FLAG_RULE as FLAG_RULE
 from include.spec.write_mode import LATE_ACTIONS as LATE_ACTIONS
 from include.spec.write_mode import SEQUENCE_RULE as SEQUENCE_RULE
 from include.spec.write_mode import Append as Append

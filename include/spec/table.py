@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from include.rules import Rule, below_infinity, no_error, not_null
+from include.rules import Expect, Rule, below_infinity, no_error, not_null
 from include.spec import ddl
 from include.spec.origin import KAFKA_SCHEMA, AnySource, Branches, Delta, Kafka, Parse, Source
 from include.spec.write_mode import (
@@ -293,6 +293,9 @@ class Table:
         named = [name for name in (self.parse.into if self.parse else ()) if _is_named(name, write)]
         has_errors = bool(named) and "_errors" in ddl.columns(self.schema)
         known = [no_error(*named, name=FLAG_RULE)] if has_errors else []
+        if not known and (write.deletes or write.truncates):
+            # Checked where the conditions are: the columns that they name need not be columns of the table.
+            known.append(Expect(FLAG_RULE, "true", implied=True))
         if ddl.types(self.schema).get(write.sequence_by) in ("DOUBLE", "FLOAT", "REAL"):
             known.append(below_infinity(write.sequence_by, SEQUENCE_RULE))
         return (not_null(*write.keys, write.sequence_by, name=CHANGE_RULE), *known, *self.expect)

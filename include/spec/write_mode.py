@@ -140,7 +140,7 @@ class Bucket:
 CHANGE_RULE = "key and sequence not null"
 # The rule that a change breaks after which no other could come.
 SEQUENCE_RULE = "sequence can be overtaken"
-# The rule that a change breaks of which a column could not be typed that decides what it does.
+# The rule that a change breaks that does not tell what it does: a condition is NULL, or was made of a wrong value.
 FLAG_RULE = "known whether it deletes"
 # The columns of a history, and the column of a table with partial changes.
 HISTORY_SCHEMA = """

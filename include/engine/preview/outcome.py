@@ -53,6 +53,7 @@ def of(rows: DataFrame, table: Table, rules: tuple[Rule, ...], limit: int) -> Ou
 
     The rows are compared with each other, but not with stored ones.
     """
+    shown_rows = rows.drop(merge_changes.KNOWN)
     with persisted(quality.with_violations(rows, rules, table, stored=None)) as checked_rows:
         rows_with_end = _with_becomes(checked_rows, table, rules)
         groups = rows_with_end.groupBy(quality.RULES, BECOMES).count().collect()
@@ -60,12 +61,12 @@ def of(rows: DataFrame, table: Table, rules: tuple[Rule, ...], limit: int) -> Ou
         ends: Counter[str] = Counter()
         for group in groups:
             ends[group[BECOMES]] += group["count"]
-        worst_rows = _worst(rows_with_end, rows, limit).collect()
+        worst_rows = _worst(rows_with_end, shown_rows, limit).collect()
     return Outcome(
         total=counts.read,
         ends={end: ends[end] for end in ENDS if ends[end]},
         broke=[(rule, counts.broke[rule.name]) for rule in rules if rule.name in counts.broke],
-        columns=rows.columns,
+        columns=shown_rows.columns,
         rows=[PreviewRow(json.loads(row["row"]), row[quality.RULES], row[BECOMES]) for row in worst_rows],
     )
 

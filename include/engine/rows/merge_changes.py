@@ -24,6 +24,8 @@ from include.spec import Upsert, WriteMode
 # Of a change: whether it deletes its key (NULL for a tombstone, which changes nothing) or all keys, and whether it is
 # retained already. Of a result: whether it is a row of the table, or a change to retain.
 DELETED, TRUNCATES, RETAINED, SHOWN = "_deleted", "_truncates", "_retained", "_shown"
+# Of a change before its rules are checked: whether its conditions are not NULL, which would not tell what it does.
+KNOWN = "_is_known"
 # Of a table with partial changes: the sequence of the change that set each column, by column.
 SEQUENCES = "_sequences"
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
@@ -36,6 +38,26 @@ def flags(write: WriteMode) -> tuple[str, ...]:
     if write.sequence_by is None:
         return ()
     return (DELETED, TRUNCATES) if write.truncates else (DELETED,)
+
+
+def with_flags(write: WriteMode, is_tombstone: Column | None) -> list[Column]:
+    """Returns the columns of `flags`, and `_is_known` where there are conditions. is_tombstone: whether a change is a
+    tombstone, unless a condition says that it deletes.
+    """
+    if write.sequence_by is None:
+        return []
+    conditions = {DELETED: write.deletes, TRUNCATES: write.truncates}
+    raw = {name: F.expr(conditions[name] or "false") for name in flags(write)}
+    values = {name: F.coalesce(value, F.lit(False)) for name, value in raw.items()}
+    is_known = raw[DELETED].isNotNull()
+    if write.truncates:
+        # A truncate often brings no columns, by which `deletes` could tell something.
+        is_known = (is_known | raw[TRUNCATES]) & raw[TRUNCATES].isNotNull()
+    if is_tombstone is not None:
+        is_tombstone &= ~values[DELETED]
+        values[DELETED], is_known = F.when(~is_tombstone, values[DELETED]), is_known | is_tombstone
+    told = {KNOWN: is_known} if write.deletes or write.truncates else {}
+    return [value.alias(name) for name, value in (values | told).items()]
 
 
 def is_exempt(write: WriteMode) -> Column:

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 
 from include.engine.commit import CommitMetadata, read_table
 from include.engine.rows import read, storable
-from include.engine.rows.merge_changes import DELETED, TRUNCATES, is_exempt
+from include.engine.rows.merge_changes import DELETED, KNOWN, TRUNCATES, is_exempt
 from include.errors import FlowBroken, Unreachable
 from include.rules import ACTIONS, FAILED, Expect, References, Rule, Unique
-from include.spec import CHANGE_RULE, SEQUENCE_RULE, Table
+from include.spec import CHANGE_RULE, FLAG_RULE, SEQUENCE_RULE, Table
 
 RULES = "_rules"
 HOLDS = "_holds_"
@@ -119,7 +119,8 @@ def _breaks_one(rules: tuple[Rule, ...], actions: tuple[str, ...]) -> Column:
 def with_violations(
     rows: DataFrame, rules: tuple[Rule, ...], table: Table | None = None, stored: str | None = "true"
 ) -> DataFrame:
-    """Returns `rows` plus `_rules`, the names of the rules that each row breaks. NULL breaks a rule.
+    """Returns `rows` plus `_rules`, the names of the rules that each row breaks. NULL breaks a rule. Of changes,
+    `_is_known` is checked and left out.
 
     table: needed by rules that compare with stored rows. stored: a SQL condition for the stored rows that count; None
     if none do. Raises Unreachable if a rule refers to a table that is not stored.
@@ -139,8 +140,15 @@ def with_violations(
         if TRUNCATES in columns and table and table.merges_changes:
             has_sequence = F.col(TRUNCATES) & F.col(f"`{table.write.sequence_by}`").isNotNull()
             holds = {name: hold if name == SEQUENCE_RULE else has_sequence | hold for name, hold in holds.items()}
+        kept = {name: F.col(f"`{name}`") for name in columns if name != KNOWN}
+        if KNOWN in columns and FLAG_RULE in holds:
+            # What is no change at all is refused as such.
+            is_known = F.col(KNOWN) | ~holds[CHANGE_RULE]
+            holds[FLAG_RULE] &= is_known
+            # A replay does not know either what the change does.
+            kept[DELETED] = F.when(is_known, F.col(DELETED)).alias(DELETED)
         ordered = {rule.name: holds[rule.name] for rule in rules if rule.name in holds}
-        rows = rows.select(*[F.col(f"`{column}`") for column in columns], _violations(ordered).alias(RULES))
+        rows = rows.select(*kept.values(), _violations(ordered).alias(RULES))
     for rule in rules:
         if isinstance(rule, Unique):
             assert table

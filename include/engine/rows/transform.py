@@ -16,7 +16,7 @@ from include.engine import struct_type
 from include.engine.commit import read_table
 from include.engine.python import limits
 from include.engine.rows import deduplicate, lookup, merge_changes, parse, parse_avro, parse_debezium, storable
-from include.engine.rows.merge_changes import DELETED, TRUNCATES, flags
+from include.engine.rows.merge_changes import flags
 from include.engine.session import jvm_of
 from include.spec import Avro, Bucket, Debezium, Parse, Table, Transform, Upsert, ddl
 
@@ -85,7 +85,7 @@ JSON_TIMES = {
 def apply_transform(rows: DataFrame, table: Table) -> DataFrame:
     """Returns source rows as rows of the table, in the columns of its schema: parsed, looked up and transformed.
 
-    Lookups read the newest versions. Changes of keys have the columns of `names_of_changes`.
+    Lookups read the newest versions. Changes of keys have the columns of `names_of_changes`, and `_is_known`.
     """
     return transformed(parsed(rows, table), table)
 
@@ -112,12 +112,9 @@ def transformed(rows: DataFrame, table: Table, dimensions: Sequence[DataFrame] |
         limits.require_limits(rows, table)
     columns = [F.col(f"`{name}`") for name in names_of_rows(table)]
     if table.merges_changes:
-        conditions = {DELETED: table.write.deletes, TRUNCATES: table.write.truncates}
-        values = {name: F.coalesce(F.expr(conditions[name] or "false"), F.lit(False)) for name in flags(table.write)}
-        if has_tombstones(table) and "_op" in rows.columns:
-            is_tombstone = F.col("_op").eqNullSafe(parse_debezium.TOMBSTONE) & ~values[DELETED]
-            values[DELETED] = F.when(~is_tombstone, values[DELETED])
-        columns += [value.alias(name) for name, value in values.items()]
+        may_be_tombstone = has_tombstones(table) and "_op" in rows.columns
+        is_tombstone = F.col("_op").eqNullSafe(parse_debezium.TOMBSTONE) if may_be_tombstone else None
+        columns += merge_changes.with_flags(table.write, is_tombstone)
     return rows.select(*columns)
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from include.cli.rows import entry_line, outcome_line
 from include.flows.batches import BatchHistory
 from include.ledger import row_outcomes
-from include.spec import Delta, Expect, Json, Table, Upsert
+from include.spec import CHANGE_RULE, Delta, Expect, Json, Table, Upsert
 from tests.support.backfills import Backfills
 from tests.support.batches import BatchWriter
 from tests.support.flows import only_in_full_runs, rows_of
@@ -95,25 +95,61 @@ def test_a_delete_that_was_retained_before_truncates_were_declared_still_counts(
     assert rows(table, "id", "place") == [(2, "west")]
 
 
-def test_a_change_is_quarantined_if_a_value_that_could_not_be_typed_decides_whether_it_deletes(spark, tmp_path):
-    table = replace(
-        table_of(Upsert(("id",), sequence_by="seq", deletes="NOT active", truncates="op = 't'")),
-        schema="id INT, seq INT, active BOOLEAN, amount INT, _errors ARRAY<STRUCT<field: STRING, message: STRING>>",
-        parse=Json("value", into=("id", "seq", "active", "amount")),
-        transform="SELECT *, get_json_object(value, '$.op') AS op FROM source",
-    )
-    values = [
-        '{"id": 1, "seq": 1, "active": true}',
-        '{"id": 1, "seq": 2, "active": "maybe"}',
-        '{"id": 2, "seq": 1}',
-        '{"id": 3, "seq": 1, "active": true, "amount": "much"}',
-        '{"id": 4, "seq": 1, "active": true}',
-        '{"id": 4, "seq": 2, "active": false, "amount": "much"}',
-    ]
-    result = BatchWriter(spark, tmp_path, "value STRING").write(table, [(value,) for value in values])
-    assert rows(table, "id", "seq", "active") == [(1, 1, True), (2, 1, None), (3, 1, True)]
-    assert [(row["seq"], row["_rules"]) for row in rows_of(table.quarantine)] == [(2, ["known whether it deletes"])]
-    assert (result.quarantined, result.outcomes["stale"]) == (1, 1)
+ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>>"
+FLAGS = [
+    '{"id": 1, "seq": 1, "active": true, "op": "u"}',
+    '{"id": 1, "seq": 2, "active": "maybe", "op": "u"}',
+    '{"id": 2, "seq": 1, "op": "u"}',
+    '{"id": 3, "seq": 1, "active": true, "amount": "much", "op": "u"}',
+    '{"id": 4, "seq": 1, "active": true, "op": "u"}',
+    '{"id": 4, "seq": 2, "active": false, "amount": "much", "op": "u"}',
+    '{"id": 5, "seq": 1, "active": true}',
+    '{"id": null, "seq": 0, "op": "t"}',
+    '{"id": 6, "seq": 4, "active": "maybe", "op": "u"}',
+    '{"seq": 4, "active": "maybe", "op": "u"}',
+    '{"id": 7, "seq": 4, "active": true, "op": "u"}',
+    '{"id": 8, "seq": 4, "active": false, "op": null}',
+]
+FLAGGED = Upsert(("id",), sequence_by="seq", deletes="NOT active", truncates="op = 't'")
+
+
+def test_a_change_that_does_not_tell_whether_it_deletes_is_quarantined_wherever_its_flag_comes_from(spark, tmp_path):
+    typed = f"id INT, seq INT, active BOOLEAN, amount INT, {ERRORS}"
+    parse, op = Json("value", into=("id", "seq", "active", "amount")), "get_json_object(value, '$.op') AS op"
+    unknown = [(1, 2), (2, 1), (5, 1), (6, 4), (8, 4)]
+    ways = {
+        "by its name": replace(table_of(FLAGGED), schema=typed, parse=parse, transform=f"SELECT *, {op} FROM source"),
+        "by another name": replace(
+            table_of(replace(FLAGGED, deletes="gone")),
+            schema=typed,
+            parse=parse,
+            transform=f"SELECT *, NOT active AS gone, {op} FROM source",
+        ),
+    }
+    for way, table in ways.items():
+        home = tmp_path / way.replace(" ", "_")
+        home.mkdir()
+        batches = BatchWriter(spark, home, "value STRING")
+        result = batches.write(table, [(value,) for value in FLAGS])
+        quarantined = {(row["id"], row["seq"]): row for row in rows_of(table.quarantine)}
+        assert rows(table, "id", "seq") == [(1, 1), (3, 1), (7, 4)], way
+        assert sorted(place for place in quarantined if place[0]) == unknown, way
+        for id_, seq in unknown:
+            row = quarantined[id_, seq]
+            assert (row["_rules"], row["_deleted"]) == (["known whether it deletes"], None), way
+        assert CHANGE_RULE in quarantined[None, 4]["_rules"], way
+        # No replay stores them: none knows what they do.
+        assert result.quarantined == len(unknown) + 1, way
+
+
+def test_a_flag_that_the_upper_table_could_not_type_does_not_keep_a_key_alive(batches):
+    told, untold = table_of(LATEST), table_of(replace(LATEST, deletes="coalesce(op = 'd', false)"))
+    for table in (told, untold):
+        batches.write(table, [(1, "north", "calm", 1, "c"), (1, "east", "calm", 2, None), (2, None, None, 3, "d")])
+    assert rows(told, "id", "place") == [(1, "north")]
+    assert [(row["seq"], row["_rules"]) for row in rows_of(told.quarantine)] == [(2, ["known whether it deletes"])]
+    # A table may say that its source leaves the flag out.
+    assert rows(untold, "id", "place") == [(1, "east")]
 
 
 def test_a_change_that_no_later_one_could_overtake_is_quarantined(spark, tmp_path):
