@@ -29,6 +29,9 @@ DUPLICATED = "doubled"  # A second commit of the same batch.
 # The states in which the table holds the batch's rows.
 STATES_WITH_ROWS = (WRITTEN, COMMITTED, EMPTY, HISTORY)
 # The userMetadata key of a commit that replaced a range.
+# Operations that change no rows. The engine runs them without userMetadata.
+DECLARATIONS = ("CREATE TABLE", "SET TBLPROPERTIES", "UNSET TBL", "ADD COLUMNS", "CHANGE COLUMN", "CLUSTER BY")
+
 BACKFILL = "backfill"
 # Key of the `userMetadata` of the commit by which a replay replaces failed rows of the source by what they make.
 RETRIED = "retried"
@@ -226,8 +229,7 @@ def commit_kind(commit: Commit) -> str:
             return key
     if "inline" in metadata:
         return "compaction"
-    # The engine creates and alters tables without userMetadata. Such commits change no rows.
-    if commit.operation.startswith(("CREATE TABLE", "SET TBLPROPERTIES", "UNSET TBL", "ADD COLUMNS", "CLUSTER BY")):
+    if commit.operation.startswith(DECLARATIONS):
         return "declaration"
     return "foreign"
 

@@ -389,7 +389,8 @@ def _drop_not_null(name: str, alter: Callable[[str], object]) -> None:
     """Lets the columns of a stored companion be NULL: it takes the rows that its table refuses."""
     if locations.is_stored(name):
         for column in required_columns(name):
-            alter(f"ALTER TABLE delta.`{locations.table_path(name)}` ALTER COLUMN `{column}` DROP NOT NULL")
+            path = sql_text.delta(locations.table_path(name))
+            alter(f"ALTER TABLE {path} ALTER COLUMN {sql_text.identifier(column)} DROP NOT NULL")
 
 
 def _create(

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from include.engine import session, sql_text
-from include.engine.tables import maintain
+from include.engine.tables import create_table, maintain
 from include.lake import locations
 
 ODD = 'it\'s a `lake` \\ of "Müller" 100%20 $HOME; --'
@@ -28,6 +28,9 @@ def test_a_lake_whose_path_has_quotes_is_registered_read_and_vacuumed(spark: Spa
         assert spark.sql(f"SELECT * FROM {sql_text.delta(path)}").count() == 1
         maintain.vacuum(spark, table, 3600, {})
         assert path.is_dir()
+        spark.sql(f"CREATE TABLE {sql_text.delta(f'{path}2')} (number INT NOT NULL) USING delta")
+        create_table._drop_not_null(f"{table}2", spark.sql)
+        assert create_table.required_columns(f"{table}2") == []
     finally:
         spark.sql(f"DROP TABLE {table}")
 
