@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import (
@@ -33,6 +34,8 @@ INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 # The broker's answer where no record is as late as the timestamp.
 NO_RECORD_SO_LATE = -1
 NOT_PERMITTED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+# The client returns a result and sets an exception. Of Python's calls only those from C look for that.
+_named_headers = methodcaller("headers")
 EARLIEST, LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
@@ -240,7 +243,10 @@ def end_offsets(cluster: Cluster, topic: str) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Record:
-    """A record's position. timestamp: seconds since 1970. size: bytes of key, value and headers, uncompressed."""
+    """A record's position. timestamp: seconds since 1970. size: bytes of key, value and headers, uncompressed.
+
+    Headers do not count if a name in them is no UTF-8.
+    """
 
     offset: int
     timestamp: float
@@ -301,16 +307,28 @@ def _consumer(cluster: Cluster, only_committed: bool, errors: ConnectionErrors) 
     )
 
 
+def headers(message: Message) -> list[tuple[str, Any]] | None:
+    """Returns the headers of a record; None if a name is no UTF-8, which the client does not hand out.
+
+    The client cuts a name off at its first NUL. It is to be asked once for each record: afterwards it hands out a list
+    with NULL pointers.
+    """
+    try:
+        return _named_headers(message) or []
+    except (SystemError, UnicodeDecodeError):
+        return None
+
+
 def _record(message: Message) -> Record:
-    headers = sum(len(header[0]) + len(header[1] or b"") for header in message.headers() or [])
-    size = len(message.key() or b"") + len(message.value() or b"") + headers
+    in_headers = sum(len(name.encode()) + len(value or b"") for name, value in headers(message) or [])
+    size = len(message.key() or b"") + len(message.value() or b"") + in_headers
     return Record(message.offset() or 0, message.timestamp()[1] / 1000, size)
 
 
 def read_raw(source: Kafka, ranges: Iterable[OffsetRange]) -> list[dict[str, Any]]:
     """Returns the first record of each range, as JSON values: bytes in base64, its time in milliseconds since 1970.
 
-    Where the broker does not deliver it, the place alone is known.
+    Where the broker does not deliver it, the place alone is known. `headers` is None if a name in them is no UTF-8.
     """
     consumer = cluster.of(source).client(
         Consumer,
@@ -340,9 +358,10 @@ def _content(consumer: Consumer, range_: OffsetRange) -> dict[str, Any]:
 
 
 def _values(message: Message) -> dict[str, Any]:
-    headers = [{"key": header[0], "value": _base64(header[1])} for header in message.headers() or []]
+    named = headers(message)
+    in_base64 = None if named is None else [{"key": name, "value": _base64(value)} for name, value in named]
     key, value, milliseconds = _base64(message.key()), _base64(message.value()), message.timestamp()[1]
-    return {"key": key, "value": value, "headers": headers, "timestamp_ms": milliseconds}
+    return {"key": key, "value": value, "headers": in_base64, "timestamp_ms": milliseconds}
 
 
 def _base64(value: Any) -> str | None:

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from include.engine import commit
 from include.engine.batch import isolation
 from include.engine.batch.writer import CheckedWriter, Writer, quarantine
-from include.engine.rows import deduplicate, prepare, quality, transform
+from include.engine.rows import deduplicate, prepare, quality, storable, transform
 from include.engine.rows.micro_batch import MicroBatch, Written
 from include.engine.rows.quality import RowCounts
 from include.spec import Append, Table
@@ -44,6 +44,9 @@ class RecordWriter(Writer):
 
     def _write(self, batch: MicroBatch) -> Written:
         rows = isolation.with_storable_times(batch.rows)
+        if not batch.constraints:
+            # A row that breaks the rule makes the batch fail, and the next try has it among its constraints.
+            rows = storable.guarded(rows, (storable.HEADERS,))
         bad = [batch.failed.rows] if batch.failed else []
         if batch.constraints:
             checked_rows = quality.with_violations(rows, batch.constraints)

@@ -43,9 +43,9 @@ class FlowContext:
     watermark, its greatest time so far, in microseconds since 1970; None until it is read. latest: the
     greatest time that a row of the batch may have to count for that. fast_path: writes small batches; None if Spark
     writes all of them. is_prepared: batches come as `prepare.prepared` builds them. versions: of the tables of its
-    lookups; None if it has no lookups. constraints: CHECK constraints of the table, as rules; read
-    when a batch has failed. left_out: for an aggregate, source rows as JSON of which none can be computed, by its
-    quarantine; None until they are read.
+    lookups; None if it has no lookups. constraints: CHECK constraints of the table, as rules, and for Kafka records
+    that of their headers; read when a batch has failed. left_out: for an aggregate, source rows as JSON of which none
+    can be computed, by its quarantine; None until they are read.
     """
 
     table: Table
@@ -186,7 +186,8 @@ def _write_isolated(rows: DataFrame, number: int, context: FlowContext, error: E
     isolation.announce(Work.of_batch(table, metadata), error)
     if context.fast_path:
         context.fast_path.forget()
-    context.constraints = storable.constraints_of(table)
+    of_source = (storable.HEADERS,) if prepare.is_raw(table) else ()
+    context.constraints = (*of_source, *storable.constraints_of(table))
     context.note(_writer_of(table).write_isolated(context.batch(rows, metadata), error))
     # More rows may be left out by now.
     context.left_out = None

@@ -1,6 +1,7 @@
 """Appends a small batch. One Spark job delivers its rows as Arrow, or none for records as they are."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from include.engine.fast_path.source import PlannedRead
 from include.engine.fast_path.topic_reader import TopicReader
 from include.engine.fast_path.transaction import Refusal, Transaction
 from include.engine.fast_path.writer import Companion, Writer
-from include.engine.rows import deduplicate, prepare
+from include.engine.rows import deduplicate, prepare, storable
 from include.engine.rows.micro_batch import MicroBatch, Written
 from include.kafka import cluster
 from include.spec import Append, Kafka, Table
@@ -110,7 +111,7 @@ class Appender(Writer):
 
 
 class RecordAppender(Appender):
-    """Appends Kafka records as they are. It reads them itself, unless they have the id of a schema."""
+    """Appends Kafka records as they are. It reads them itself, unless they have headers or the id of a schema."""
 
     def __init__(self, spark: SparkSession, table: Table) -> None:
         super().__init__(spark, table)
@@ -124,11 +125,12 @@ class RecordAppender(Appender):
 
     def write(self, batch: MicroBatch, planned: PlannedRead) -> Written | Refusal:
         parts: Iterable[pa.Table]
-        if self._topics and planned.rows <= self._most_records:
+        if self._topics and not self._topics.has_met_headers and planned.rows <= self._most_records:
             prepare.tune(batch.spark, expected_rows=0)
             parts = self._topics.read(planned.ranges)
         else:
-            rows = self._collector.rows(batch, planned)
+            guarded = storable.guarded(batch.rows, (storable.HEADERS,))
+            rows = self._collector.rows(replace(batch, rows=guarded), planned)
             if isinstance(rows, Refusal):
                 return rows
             parts = [rows]

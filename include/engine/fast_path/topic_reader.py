@@ -12,6 +12,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 
 from include.checkpoints.offset_ranges import OffsetRange
 from include.engine.fast_path.transaction import NotSupported
+from include.kafka import broker
 from include.kafka.cluster import Cluster
 
 # Records to request at a time: the first ones, the maximum, and the bytes that a request should deliver.
@@ -40,9 +41,14 @@ Unread = dict[tuple[str, int], list[int]]
 
 
 class TopicReader:
-    """Reads the batches of one flow. Keeps its connections between batches, without sending requests."""
+    """Reads the batches of one flow. Keeps its connections between batches, without sending requests.
+
+    has_met_headers: a record with headers was refused. Kafka's client for Python cuts a name off at a NUL, and hands
+    out no name that is no UTF-8.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
+        self.has_met_headers = False
         self._most_records = FIRST_RECORDS
         self._consumer = cluster.client(
             Consumer,
@@ -75,6 +81,9 @@ class TopicReader:
             try:
                 while unread:
                     if records := self._next_records(unread):
+                        if any(broker.headers(record) != [] for record in records):
+                            self.has_met_headers = True
+                            raise ValueError("they have headers, whose names Spark alone reads as they are")
                         yield self._adapt_batch_size(_table(records))
             finally:
                 self._consumer.unassign()
@@ -133,7 +142,7 @@ def _table(records: list[Message]) -> pa.Table:
     columns = {
         "key": [record.key() for record in records],
         "value": [record.value() for record in records],
-        "headers": [record.headers() or None for record in records],
+        "headers": [None] * len(records),
         "topic": [record.topic() for record in records],
         "partition": [record.partition() for record in records],
         "offset": [record.offset() for record in records],

@@ -25,6 +25,10 @@ from include.spec.origin import FAILED_RECORD
 TIMES = "times within the years 1 to 9999"
 NOT_NULL = "values in columns that are NOT NULL"
 CONSTRAINT = "delta.constraints."
+# Kafka's Java client puts U+FFFD in the place of bytes that are no UTF-8, and hands out nothing else.
+HEADERS = Expect(
+    "names of headers in UTF-8", "coalesce(NOT exists(headers, h -> contains(h.key, '\ufffd')), true)", implied=True
+)
 FIRST, LAST = "0001-01-01", "9999-12-31"
 FOLDERS = "text of partitions that names a folder"
 # Longest name of a folder in most file systems. Spark writes these characters in it as % and two digits.

@@ -13,10 +13,12 @@ from include.delta import stored_table
 from include.errors import FlowBroken
 from include.lake import locations
 from include.ledger import verify
+from include.monitoring import lag
 from include.recovery import reset
 from include.rules import FAILED
 from include.settings import settings
-from include.spec import Delta, Kafka, Table
+from include.spec import KAFKA_SCHEMA_WITH_IDS, Delta, Kafka, Table
+from tests.support import raw_headers
 from tests.support.flows import rows_of
 from tests.support.topic import Topic
 
@@ -71,6 +73,34 @@ def test_a_record_with_a_time_that_delta_cannot_hold_is_quarantined_with_its_pla
     assert "not within the years 1 to 9999" in failed[1]["_failed_reason"]
     record = json.loads(failed[0]["_failed_record"])
     assert (record["topic"], record["partition"], record["timestamp_ms"]) == (topic.name, 1, NANOS)
+
+
+def test_a_record_with_a_header_whose_name_is_no_text_is_quarantined_and_no_name_is_cut_off(topic, run_once, name):
+    topic.create()
+    names = [[], [b"n\0x", "ü".encode()], [b"ok", b"\xff"], [b""], ["größe".encode("latin-1")]]
+    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name))
+    with_ids = Table(
+        name=f"bronze.{name}_ids",
+        comment="",
+        source=Kafka(topic.name, schema_ids=True),
+        schema=KAFKA_SCHEMA_WITH_IDS,
+    )
+    for _ in range(2):
+        raw_headers.send(topic.servers, topic.name, *names)
+        run_once(bronze, with_ids)
+    # A batch without such a record, after those with one.
+    raw_headers.send(topic.servers, topic.name, [b"n\0x"])
+    run_once(bronze, with_ids)
+    for table in (bronze, with_ids):
+        rows = sorted(rows_of(table.name), key=lambda row: row["offset"])
+        stored = [(row["offset"], [header["key"] for header in row["headers"] or []]) for row in rows]
+        good = [(0, []), (1, ["n\0x", "ü"]), (3, [""])]
+        assert stored == [*good, *[(offset + 5, keys) for offset, keys in good], (10, ["n\0x"])]
+        quarantined = sorted((row["offset"], row["value"], row["_rules"]) for row in rows_of(table.quarantine))
+        rule = ["names of headers in UTF-8"]
+        assert quarantined == [(2, b"2", rule), (4, b"4", rule), (7, b"2", rule), (9, b"4", rule)]
+        assert "every row accounted for" in verify.lines(verify.verify(table))[0]
+    assert lag.measure([bronze])[bronze.flow].is_up_to_date
 
 
 def test_a_batch_that_cannot_go_on_is_left_out_by_approval_and_verify_counts_it(topic, run_once, name):
