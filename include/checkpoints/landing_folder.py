@@ -6,9 +6,10 @@ Spark's file source logs each file in `sources/0` of the checkpoint before it pl
 import json
 import os
 import stat
+from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ UNFINISHED = "._COPYING_"
 SHOWN = ("_metadata", "_common_metadata")
 # Spark's listing passes over files with names that are no UTF-8, and over links to files that are not there.
 MISNAMED, DANGLING = "misnamed", "dangling"
+# What makes a folder one that can be listed, or its listing one that needs it not.
+MOUNT, ALLOW = "mount it, or create it", "let the user of the flows list it"
+MOVE = f"{ALLOW}, move it away, or let its name begin with a dot"
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,10 @@ class FolderFile:
     bytes: int
     modified_ms: int
     problem: str = ""
+
+    @property
+    def date(self) -> datetime | None:
+        return date(self.modified_ms)
 
 
 @dataclass(frozen=True)
@@ -92,8 +100,11 @@ def matching_files(source: Files) -> Iterator[FolderFile]:
 
 
 def require_listable(folder: str) -> None:
-    """Raises Unreachable where the folder cannot be listed."""
-    _list_folder(folder, recursive=False)
+    """Raises Unreachable where the folder cannot be listed, or one in it on a local disk."""
+    if "://" in folder:
+        _list_folder(folder, recursive=False)
+    else:
+        deque(_list_local(folder)[1], maxlen=0)
 
 
 def planned_files(checkpoint: LakePath, end: Any) -> list[PlannedFile]:
@@ -130,6 +141,14 @@ def seed_source_log(checkpoint: LakePath, files: list[PlannedFile]) -> None:
     (log / "0").write_text("\n".join(["v1", *lines]))
 
 
+def date(milliseconds: int) -> datetime | None:
+    """Returns the date of a file, given since 1970; None beyond the years 1 to 9999, which some file systems keep."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 def shown(name: str) -> str:
     """Returns a name of a file in which bytes that are no UTF-8 are escaped, such as `caf\\xe9.csv`."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
@@ -137,23 +156,25 @@ def shown(name: str) -> str:
 
 def _list_local(folder: str) -> tuple[str, Iterator[FolderFile]]:
     if not Path(folder).is_dir():
-        raise _unlistable(folder, "it is no folder" if Path(folder).exists() else "it is not there")
+        raise _unlistable(folder, "it is no folder" if Path(folder).exists() else "it is not there", MOUNT)
     return folder, _walk(folder, ())
 
 
 def _walk(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[FolderFile]:
-    """Yields the files below a folder, also those with names that are no UTF-8.
+    """Yields the files below a folder, also those with names that are no UTF-8. Leaves out what is hidden, unread.
 
     above: device and inode of the folders that lead here. A link to one of them would have no end.
     """
     try:
-        entries = list(os.scandir(folder))
+        entries = [entry for entry in os.scandir(folder) if not _is_hidden(entry.name)]
         status = Path(folder).stat()
     except OSError as error:
         if above and isinstance(error, FileNotFoundError):
             # It was removed meanwhile.
             return
-        raise _unlistable(folder, str(error)) from error
+        # Spark's listing fails, too.
+        remedy = MOVE if above else ALLOW if isinstance(error, PermissionError) else MOUNT
+        raise _unlistable(folder, str(error), remedy) from error
     here = (status.st_dev, status.st_ino)
     if here in above:
         return
@@ -161,12 +182,16 @@ def _walk(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[FolderFil
         try:
             status = entry.stat()
         except OSError as error:
-            with suppress(FileNotFoundError):
+            try:
                 status = entry.stat(follow_symlinks=False)
-                if not entry.is_symlink():
-                    raise _unlistable(entry.path, str(error)) from error
-                # To nothing, to itself, or to where nobody may look.
-                yield FolderFile(shown(entry.path), 0, status.st_mtime_ns // 1_000_000, DANGLING)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                raise _unlistable(folder, str(error), MOVE if above else ALLOW) from error
+            if not entry.is_symlink():
+                raise _unlistable(folder, str(error), MOVE if above else ALLOW) from error
+            # To nothing, to itself, or to where nobody may look.
+            yield FolderFile(shown(entry.path), 0, status.st_mtime_ns // 1_000_000, DANGLING)
             continue
         if stat.S_ISDIR(status.st_mode):
             yield from _walk(entry.path, (*above, here))
@@ -192,11 +217,11 @@ def _list_folder(folder: str, recursive: bool) -> tuple[str, list[fs.FileInfo]]:
     except OSError as error:
         if is_in_store(folder) and not isinstance(error, FileNotFoundError):
             raise outages.of_text(folder, str(error)) from error
-        raise _unlistable(folder, str(error)) from error
+        raise _unlistable(folder, str(error), MOUNT) from error
 
 
-def _unlistable(folder: str, reason: str) -> Unreachable:
-    return Unreachable(f"{shown(folder)} cannot be listed ({reason}): mount it, or create it")
+def _unlistable(folder: str, reason: str, remedy: str) -> Unreachable:
+    return Unreachable(f"{shown(folder)} cannot be listed ({shown(reason)}): {remedy}")
 
 
 def _log_entries(checkpoint: LakePath) -> Iterator[PlannedFile]:

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from unicodedata import category
@@ -51,8 +52,8 @@ class FilesSource(FlowSource):
 
 def named(
     table: Table, files: Iterable[FolderFile], through: tuple[float, float] = (math.inf, math.inf)
-) -> set[tuple[str, str, int]]:
-    """Returns what the quarantine says of these files: name, rule, and modification time in milliseconds since 1970.
+) -> set[tuple[str, str, datetime | None]]:
+    """Returns what the quarantine says of these files: name, rule and date, which is None if no table can hold it.
 
     through: generation and batch of the newest rows that count.
     """
@@ -62,10 +63,10 @@ def named(
     stored = stored_table.dataset(table.quarantine)
     rows = stored.to_table(filter=pyarrow.dataset.field("_filename").isin(names)).to_pylist()
     return {
-        (row["_filename"], rule, round(row["modification_time"].timestamp() * 1000))
+        (row["_filename"], rule, row["modification_time"])
         for row in rows
         for rule in row["_rules"]
-        if row["modification_time"] and (row["_generation"], row["_batch"]) <= through
+        if (row["_generation"], row["_batch"]) <= through
     }
 
 
@@ -78,7 +79,7 @@ def unread_files(table: Table, checkpoint: LakePath | None, end: Any) -> list[Fo
     read_paths = {file.path for file in landing_folder.planned_files(checkpoint, end)} if checkpoint else set()
     files = [file for file in landing_folder.matching_files(table.source_as(Files)) if file.path not in read_paths]
     known = named(table, [file for file in files if file.problem])
-    return [file for file in files if (relative_name(table, file.path), file.problem, file.modified_ms) not in known]
+    return [file for file in files if (relative_name(table, file.path), file.problem, file.date) not in known]
 
 
 def relative_name(table: Table, path: str) -> str:

@@ -7,7 +7,6 @@ that was deleted meanwhile.
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial, reduce
 
 import pyarrow
@@ -263,8 +262,9 @@ def _error_of(
 def _changed_files(changes: list[tuple[PlannedFile, FolderFile]]) -> Iterator[BadFile]:
     """Yields files that changed after they were read."""
     for old, new in changes:
-        read_at = datetime.fromtimestamp(old.found_ms / 1000, UTC).isoformat()
-        yield BadFile(old.path, CHANGED, f"it was found when its date was {read_at}, and is not read again", new)
+        found_at = landing_folder.date(old.found_ms)
+        date = found_at.isoformat() if found_at else "beyond the years 1 to 9999"
+        yield BadFile(old.path, CHANGED, f"it was found when its date was {date}, and is not read again", new)
 
 
 def _invisible_files(files: list[FolderFile]) -> Iterator[BadFile]:
@@ -283,7 +283,7 @@ def _unnamed(table: Table, bad_files: list[BadFile], last_commit: tuple[int, int
     return [
         bad_file
         for bad_file, file in zip(bad_files, files, strict=True)
-        if (files_source.relative_name(table, bad_file.path), bad_file.rule, file.modified_ms) not in named
+        if (files_source.relative_name(table, bad_file.path), bad_file.rule, file.date) not in named
     ]
 
 
@@ -292,7 +292,7 @@ def _quarantine_rows(spark: SparkSession, table: Table, bad_files: list[BadFile]
         (
             files_source.relative_name(table, bad_file.path),
             bad_file.present and bad_file.present.bytes,
-            bad_file.present and datetime.fromtimestamp(bad_file.present.modified_ms / 1000, UTC),
+            bad_file.present and bad_file.present.date,
             bad_file.reason,
             [bad_file.rule],
         )

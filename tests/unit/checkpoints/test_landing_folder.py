@@ -2,7 +2,9 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -69,6 +71,55 @@ def test_only_files_that_spark_would_take_are_waiting(tmp_path):
         "f/g.csv",
         "_k=1/l.csv",
     }
+
+
+@pytest.fixture
+def folder_of_nobody() -> Iterator[Path]:
+    """A folder, which this process then sees as a user who may not do everything."""
+    # Others may not enter those of pytest.
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        is_root = os.geteuid() == 0
+        if is_root:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            if is_root:
+                os.seteuid(0)
+            for path in folder.rglob("*"):
+                path.chmod(0o777)
+
+
+def test_a_hidden_folder_that_nobody_may_list_is_passed_over_as_spark_does(folder_of_nobody):
+    for name in (".snapshot", ".Trash-0", "_temporary"):
+        (folder_of_nobody / name).mkdir(mode=0)
+    (folder_of_nobody / "a.csv").touch()
+    source = Files(str(folder_of_nobody), format="csv")
+    assert list(landing_folder.files_in_folder(source)) == [str(folder_of_nobody / "a.csv")]
+    landing_folder.require_listable(str(folder_of_nobody))
+
+
+@pytest.mark.parametrize("mode", [0, 0o100, 0o400])
+def test_a_folder_that_nobody_may_list_is_named_with_what_to_do(folder_of_nobody, mode):
+    below = folder_of_nobody / "caf\udce9" / "lost+found"
+    below.mkdir(parents=True)
+    (below / "a.csv").touch()
+    below.chmod(mode)
+    remedy = "let the user of the flows list it, move it away, or let its name begin with a dot"
+    for look in (landing_folder.require_listable, lambda name: landing_folder.files_in_folder(Files(name, "csv"))):
+        with pytest.raises(Unreachable, match=rf"caf\\xe9/lost\+found cannot be listed .*: {remedy}") as caught:
+            look(str(folder_of_nobody))
+        str(caught.value).encode()
+    with pytest.raises(Unreachable, match="lost.found cannot be listed .*: let the user of the flows list it$"):
+        landing_folder.require_listable(str(below))
+
+
+def test_a_date_beyond_the_years_of_tables_is_none():
+    assert landing_folder.date(1_500).isoformat() == "1970-01-01T00:00:01.500000+00:00"
+    beyond = (300_000_000_000_000, -70_000_000_000_000, 2**63, -(2**63))
+    assert [landing_folder.date(milliseconds) for milliseconds in beyond] == [None] * 4
 
 
 def test_a_folder_that_is_not_there_cannot_be_looked_at():
