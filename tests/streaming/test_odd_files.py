@@ -6,7 +6,9 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, time
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -345,3 +347,36 @@ def test_a_link_to_a_folder_above_it_repeats_no_row(landing, run_once):
     assert set(reasons(landing).values()) == {
         "it is reached by a link to a folder above it, and repeats a file there: remove the link"
     }
+
+
+def test_a_file_of_any_date_is_read_or_named_once_and_hides_no_other(name, run_once):
+    # Unlike others, this file system keeps dates that readers of tables do not know.
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        landing = Landing(folder)
+        table = replace(landing.table(), name=f"bronze.{name}")
+        far, before = 300_000_000_000, -70_000_000_000
+        for number, seconds in enumerate((far, before, far, before, far)):
+            file = landing.drop(f"{number}.csv", ["a\n1\n", "a\n2\n", "", "\ue000\n", "a\n5\n"][number])
+            os.utime(file, (seconds, seconds))
+        assert file.stat().st_mtime == far
+        run_once(table)
+        # Spark would take it for one that it has read long ago.
+        landing.drop("of today.csv", "a\n6\n")
+        os.utime(landing.folder / "0.csv", (far + 1, far + 1))
+        os.utime(landing.folder / "4.csv")
+        run_once(table)
+        landing.drop("later.csv", "a\n7\n")
+        run_once(table)
+        rows = {row["_filename"]: row["a"] for row in rows_of(table.name)}
+        assert rows == {"0.csv": "1", "1.csv": "2", "4.csv": "5", "of today.csv": "6", "later.csv": "7"}
+        bad_files = sorted(
+            (row["_filename"], *row["_rules"], row["modification_time"] is None) for row in rows_of(table.quarantine)
+        )
+        assert bad_files == [
+            ("0.csv", "changed", True),
+            ("2.csv", "empty", True),
+            ("3.csv", "unreadable", True),
+            ("4.csv", "changed", False),
+        ]
+        assert status.lag(table) == "0 files"
+        verify.verify(table)

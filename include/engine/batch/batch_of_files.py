@@ -109,7 +109,7 @@ def write(batch: MicroBatch, fast_path: FastPath | None) -> Written:
         if bad_files or batch.may_be_replay:
             add_to_companion(_quarantine_rows(spark, table, bad_files), table.quarantine, batch)
         try:
-            rows = read(spark, table, readable)
+            rows = storable.with_folders(read(spark, table, readable), table)
             size = sum(present[head.path].bytes for head in readable if head.path in present)
             _commit(rows, size, table, metadata, fast_path)
             return Written(size // BYTES_PER_ROW, batch.times.newest)

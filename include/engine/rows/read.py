@@ -149,10 +149,10 @@ def _files(source: Files, spark: SparkSession, flow: str, is_new: bool) -> DataF
     folder = settings().folder(source.path)
     if "://" in folder:
         require_connector(spark, folder)
-        # Spark would retry for minutes if the store does not respond.
-        landing_folder.require_listable(folder)
     elif folder.startswith(f"{settings().landing}/"):
         Path(folder).mkdir(parents=True, exist_ok=True)
+    # Spark would retry for minutes if a store does not respond, and names no remedy.
+    landing_folder.require_listable(folder)
     limit = ("maxBytesPerTrigger", source.max_bytes) if source.max_bytes else ("maxFilesPerTrigger", source.max_files)
     return (
         spark.readStream.format("text")
@@ -160,8 +160,8 @@ def _files(source: Files, spark: SparkSession, flow: str, is_new: bool) -> DataF
         .option("pathGlobFilter", source.pattern)
         # Without this option Spark descends only into folders with a `=` in their names.
         .option("recursiveFileLookup", "true")
-        # By default Spark ignores files much older than the newest it has seen.
-        .option("maxFileAge", "36500d")
+        # By default Spark ignores files much older than the newest it has seen, which may have any date.
+        .option("maxFileAge", "1000000000d")
         .option("__globPaths__", "false")
         .load(folder if "://" in folder else f"file://{folder}")
     )

@@ -1,5 +1,6 @@
 """Rules that a row has to meet to be stored: what its columns say of themselves, and what readers of Delta know."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from pyspark.sql import DataFrame
@@ -33,6 +34,8 @@ FIRST, LAST = "0001-01-01", "9999-12-31"
 FOLDERS = "text of partitions that names a folder"
 # Longest name of a folder in most file systems. Spark writes these characters in it as % and two digits.
 MOST_BYTES, ESCAPED = 255, r"""[\x01-\x1F"#%'*/:=?\\\x7F{\[\]^]"""
+# Delta stores NULL for these texts of partitions. A key with one would never equal the stored one.
+STORED_AS_NULL = ("", "__HIVE_DEFAULT_PARTITION__")
 
 
 def rules_of(table: Table) -> tuple[Rule, ...]:
@@ -54,6 +57,13 @@ def constraints_of(table: Table) -> tuple[Expect, ...]:
 def all_rules_of(table: Table) -> tuple[Rule, ...]:
     """Returns the rules of the table, of its columns and of its CHECK constraints. The table is stored."""
     return (*rules_of(table), *constraints_of(table))
+
+
+def with_folders(rows: DataFrame, table: Table) -> DataFrame:
+    """Returns these rows; reading them fails if text by which the table is partitioned breaks `FOLDERS`."""
+    types = {field.name: field.dataType for field in rows.schema} if table.partition_by else {}
+    texts = [name for name in table.partition_by if isinstance(types.get(name), StringType)]
+    return guarded(rows, _folders(texts))
 
 
 def guarded(rows: DataFrame, rules: tuple[Rule, ...]) -> DataFrame:
@@ -99,16 +109,22 @@ def _implied(schema: str, computed: str, partition_by: tuple[str, ...]) -> tuple
         if conditions:
             rules.append(Expect(name, " AND ".join(conditions), implied=True))
     texts = [field.name for field in fields if field.name in partition_by and isinstance(field.dataType, StringType)]
-    if texts:
-        rules.append(Expect(FOLDERS, " AND ".join(map(_fits_folder, texts)), implied=True))
-    return tuple(rules)
+    return (*rules, *_folders(texts))
+
+
+def _folders(texts: Sequence[str]) -> tuple[Expect, ...]:
+    """texts: the columns of text by which a table is partitioned."""
+    return (Expect(FOLDERS, " AND ".join(map(_fits_folder, texts)), implied=True),) if texts else ()
 
 
 def _fits_folder(name: str) -> str:
-    """Returns a SQL condition that is never NULL: whether the folder `name=value` of a partition can be made."""
+    """Returns a SQL condition that is never NULL: whether the folder `name=value` of a partition can be made, and
+    stands for the value.
+    """
     escaped = f"regexp_replace({_quoted(name)}, {sql_text.literal(ESCAPED)}, '%00')"
     fits = f"octet_length({escaped}) < {MOST_BYTES - len(name.encode())}"
-    return f"coalesce({fits} AND instr({_quoted(name)}, '\\0') = 0, true)"
+    is_null = f"{_quoted(name)} IN ({', '.join(map(sql_text.literal, STORED_AS_NULL))})"
+    return f"coalesce({fits} AND instr({_quoted(name)}, '\\0') = 0 AND NOT {is_null}, true)"
 
 
 def _times(value: str, type_: DataType, _: bool, depth: int = 0) -> str | None:

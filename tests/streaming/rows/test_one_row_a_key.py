@@ -42,6 +42,31 @@ def test_a_row_that_looks_for_a_key_with_several_rows_is_quarantined_and_not_dou
 
 
 @both_paths
+@pytest.mark.parametrize(
+    "write", [Upsert(("code",), sequence_by="seq"), Append(unique=("code",))], ids=["upsert", "unique"]
+)
+def test_a_key_that_its_partition_would_store_as_null_is_quarantined_and_not_repeated(
+    spark, name, tmp_path, is_fast, write
+):
+    table = Table(
+        name=f"silver.{name}",
+        comment="by code",
+        source=Delta(f"bronze.{name}"),
+        schema="code STRING, seq INT",
+        write=write,
+        partition_by=("code",),
+    )
+    source = Source(spark, f"bronze.{name}", "code STRING, seq INT")
+    twin = Twin(spark, tmp_path / "checkpoint", table, is_fast)
+    for batch in range(2):
+        codes = ("", "__HIVE_DEFAULT_PARTITION__", "x")
+        twin.write(source.append([(code, batch) for code in codes]), batch)
+    stored = sorted(str(row["code"]) for row in rows_of(table.name))
+    assert stored == ["x"]
+    assert sorted(row["code"] for row in rows_of(table.quarantine)) == ["", "", *["__HIVE_DEFAULT_PARTITION__"] * 2]
+
+
+@both_paths
 def test_an_aggregate_whose_transform_makes_several_rows_of_a_key_stores_none(spark, name, tmp_path, is_fast):
     table = Table(
         name=f"gold.{name}",

@@ -310,13 +310,18 @@ def test_a_file_with_a_row_that_its_table_cannot_hold_is_quarantined_and_the_oth
     landing.drop("3.csv", "a,b\n3,y\n")
     landing.drop("4.csv", f"a,b\n4,{'ü' * 127}\n")
     landing.drop("5.csv", "b\nx\n")
+    landing.drop("6.csv", 'a,b\n6,""\n')
+    landing.drop("7.csv", "a,b\n7,__HIVE_DEFAULT_PARTITION__\n")
+    landing.drop("8.csv", "a,b\n8,\n")
     run_once(bronze)
-    assert sorted(landing.rows()) == ["1.csv", "3.csv"]
+    assert landing.rows() == {"1.csv": [{"a": "1", "b": "x"}], "3.csv": [{"a": "3", "b": "y"}], "8.csv": [{"a": "8"}]}
     reasons = {row["_filename"]: row["_reason"] for row in rows_of(bronze.quarantine)}
     assert {file: reason.partition("breaks: ")[2].partition(" SQLSTATE")[0] for file, reason in reasons.items()} == {
         "2.csv": "constraint short",
         "4.csv": storable.FOLDERS,
         "5.csv": "constraint short",
+        "6.csv": storable.FOLDERS,
+        "7.csv": storable.FOLDERS,
     }
     assert {rule for row in rows_of(bronze.quarantine) for rule in row["_rules"]} == {"not storable"}
     assert verify.verify(bronze)
@@ -328,12 +333,14 @@ def test_text_of_a_partition_that_names_no_folder_is_quarantined(spark, run_once
     )
     # Of 255 bytes, `text=` takes 5, and % with two digits stands for some characters.
     fits = ["ü" * 125, "/" * 83, "\n" * 83 + "x", "%2F" * 50, "x" * 250, "'=?}", None]
+    fits += [" ", "\t", ".", "..", " x ", "__hive_default_partition__", "NULL", "\u2028"]
     too_long = ["ü" * 125 + "x", "/" * 84, "\n" * 83 + "xy", "%2F" * 51, "x" * 251, "\x00"]
-    rows = [("events", 0, offset, "good", text, offset) for offset, text in enumerate([*fits, *too_long])]
+    as_null = ["", "__HIVE_DEFAULT_PARTITION__"]
+    rows = [("events", 0, offset, "good", text, offset) for offset, text in enumerate([*fits, *too_long, *as_null])]
     arrive(spark, name, rows)
     run_once(of)
     assert [row["text"] for row in sorted(rows_of(of.name), key=lambda row: row["offset"])] == fits
     assert {row["text"]: row["_rules"] for row in rows_of(of.quarantine)} == {
-        text: [storable.FOLDERS] for text in too_long
+        text: [storable.FOLDERS] for text in (*too_long, *as_null)
     }
     assert verify.verify(of)

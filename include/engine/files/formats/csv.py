@@ -45,6 +45,8 @@ CHUNK_BYTES = 8_388_608
 CR_LF, CR_LF_AND_LF = "\r\n", "\r\n|\n"
 # How many bytes of a CSV are searched for its line separators.
 SEARCHED_BYTES = 67_108_864
+# Without a quote, Spark takes NUL for it.
+NO_QUOTE = "\ue003"
 OPTIONS = {
     "multiLine": "true",
     "mode": "PERMISSIVE",
@@ -214,7 +216,8 @@ def _records(spark: SparkSession, paths: list[str], head: FileHeader, source: Fi
     schema = T.StructType([T.StructField(name, TEXT) for name in (*cells, RECORD)])
     csv_reader = reader(spark).schema(schema).options(**OPTIONS, encoding=head.encoding or BYTES)
     # By RFC 4180, a quote escapes itself; Spark's default is a backslash.
-    csv_reader = csv_reader.options(sep=source.separator, quote=source.quote, escape=source.escape or source.quote)
+    quote = source.quote or NO_QUOTE
+    csv_reader = csv_reader.options(sep=source.separator, quote=quote, escape=source.escape or quote)
     if source.comment:
         csv_reader = csv_reader.option("comment", source.comment)
     if head.line_separator == CR_LF:

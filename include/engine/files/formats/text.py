@@ -63,7 +63,9 @@ class Text(TextHead):
 def lines(spark: SparkSession, paths: Sequence[str], are_all: bool = True) -> DataFrame:
     """Returns `_line`, the path and `_index`. The end of a line is not part of it. are_all: with lines of blanks."""
     rows = reader(spark).option("lineSep", "\n").text(list(paths))
-    rows = rows.withColumn("_line", F.rtrim("value", F.lit("\r")))
+    # Of its bytes, because it may be no UTF-8. What ends in several CR keeps the others.
+    shorter = F.substring(F.col("value").cast("binary"), F.lit(1), F.octet_length("value") - 1).cast("string")
+    rows = rows.withColumn("_line", F.when(F.endswith("value", F.lit("\r")), shorter).otherwise(F.col("value")))
     if not are_all:
         rows = rows.filter(F.rtrim("_line") != "")
     return with_row_numbers(rows).select("_line", PATH, F.col("_row").alias("_index"))
