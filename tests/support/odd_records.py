@@ -26,6 +26,13 @@ TEXTS = (
     "__debezium_unavailable_value", "{}", "[]", "%s", "\t\r\n", "Ω" * 40,
 )  # fmt: skip
 RAW = (b"", b"{", b"}", b"[", b"[]", b"{}", b"null", b"42", b'"', b"\xff\xfe\x00", b"\xed\xa0\x80", b"\xef\xbb\xbf{}")
+UNLIMITED = str(2**63 - 1)
+# Of a topic whose records may have any time, and stay however old they are.
+ANY_TIME = {
+    "message_timestamp_after_max_ms": UNLIMITED,
+    "message_timestamp_before_max_ms": UNLIMITED,
+    "retention_ms": "-1",
+}
 STAMPS = (NOW_MS, 0, 1, NOW_MS * 1_000, NOW_MS * 1_000_000, 253_402_300_799_999, 253_402_300_800_000, 2**63 - 1)
 
 
@@ -139,7 +146,7 @@ class OddRecords:
         return self._chance.choice((None, b"", b"k", b"\xff\xfe", "é".encode(), b"x" * 1_000))
 
     def _headers(self) -> list[tuple[str, bytes | None]]:
-        names, values = ("", "h", "é", "h" * 200), (None, b"", b"\xff", b"v" * 500)
+        names, values = ("", "h", "é", "h" * 200, "\ufffd"), (None, b"", b"\xff", b"v" * 500)
         return [
             (self._chance.choice(names), self._chance.choice(values))
             for _ in range(self._chance.choice((0, 0, 0, 1, 3)))

@@ -12,16 +12,9 @@ from include.lake import locations
 from include.ledger import verify
 from include.spec import Append, Avro, Bucket, Debezium, Delta, Expect, Json, Kafka, Table, Upsert, Watermark
 from tests.support.flows import only_in_full_runs
-from tests.support.odd_records import OddRecords, send
+from tests.support.odd_records import ANY_TIME, OddRecords, send
 from tests.support.topic import Topic
 
-UNLIMITED = str(2**63 - 1)
-# Records may have any time, and stay however old they are.
-ANY_TIME = {
-    "message_timestamp_after_max_ms": UNLIMITED,
-    "message_timestamp_before_max_ms": UNLIMITED,
-    "retention_ms": "-1",
-}
 ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>>"
 EVENT = (
     f"id BIGINT, at TIMESTAMP, amount DECIMAL(20, 4), name STRING, divisor INT, {ERRORS}, partition INT, offset BIGINT"
