@@ -42,6 +42,11 @@ TIMES = {
     "org.apache.kafka.connect.data.Date": DAY,
     "org.apache.kafka.connect.data.Timestamp": UNITS["millis"],
 }
+# Integers of other types of these are no instants: times of day, years, durations.
+NAMED = r"^(?:io\.debezium\.|org\.apache\.kafka\.connect\.)"
+INTEGER = r"^\s*+[+-]?\d++\s*$"
+# What Connect may write of bytes, in base64, and Debezium of no number. Nothing tells what `1234` is.
+NO_NUMBER = r"^(?=(?:.{4})++$)(?:\+|0\d|\d++(?:[eE]|e\+)\d)[A-Za-z0-9+/]*+$"
 # The years 1 to 9999, which all readers know, in microseconds since 1970.
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 MOST_DIGITS = 38
@@ -55,22 +60,24 @@ UNSENT_SHAPES = (
 )
 
 
-def value(raw: Column, field: Column, name: str, type_: DataType, parse: Debezium) -> Column:
+def value(raw: Column, field: Column, name: str, type_: DataType, parse: Debezium, is_described: Column) -> Column:
     """Returns a value of the column's type; NULL if the text is none.
 
-    raw: as `decoded` returns it. field: a `FIELD`, or NULL.
+    raw: as `decoded` returns it. field: a `FIELD`, or NULL. is_described: whether the event has its schema.
     """
     type_name = type_.simpleString()
     match type_:
         case TimestampType() | TimestampNTZType():
             instant = F.timestamp_micros(micros(raw, _unit(field, name, type_, parse)))
-            return F.coalesce(instant.cast(type_name), cast(raw, type_name))
+            return F.coalesce(instant.cast(type_name), _of_text(raw, type_name))
         case DateType():
             at = micros(raw, _unit(field, name, type_, parse))
             date = F.timestamp_micros(F.when(F.pmod(at, F.lit(DAY)) == 0, at)).cast(type_name)
-            return F.coalesce(date, cast(raw, type_name))
+            return F.coalesce(date, _of_text(raw, type_name))
         case BinaryType():
             return _binary(raw, field, parse)
+        case NumericType():
+            return cast(F.when(is_described | ~raw.rlike(NO_NUMBER), raw), type_name)
         case _:
             return cast(raw, type_name)
 
@@ -151,7 +158,7 @@ class Placeholder:
 
 
 def _unit(field: Column, name: str, type_: DataType, parse: Debezium) -> Column:
-    """Returns the unit of an integer time, in microseconds."""
+    """Returns the unit of an integer time, in microseconds; NULL if its type in the schema is no time."""
     unit = parse.integer_times
     if isinstance(unit, Mapping):
         unit = unit.get(name, "days" if isinstance(type_, DateType) else "micros")
@@ -160,7 +167,13 @@ def _unit(field: Column, name: str, type_: DataType, parse: Debezium) -> Column:
     by_name = F.when(F.lit(False), F.lit(0).cast("bigint"))
     for size in dict.fromkeys(TIMES.values()):
         by_name = by_name.when(field["name"].isin(*[known for known, of in TIMES.items() if of == size]), F.lit(size))
+    by_name = by_name.when(field["name"].rlike(NAMED), F.lit(None))
     return by_name.otherwise(F.lit(UNITS[unit])).cast("bigint")
+
+
+def _of_text(raw: Column, type_name: str) -> Column:
+    """Returns a time that is no integer: digits alone are no date."""
+    return cast(F.when(~raw.rlike(INTEGER), raw), type_name)
 
 
 def _bits(raw: Column) -> Column:

@@ -110,12 +110,12 @@ def typed(rows: DataFrame, parse: Debezium, schema: StructType, is_partial: bool
     is_lost_delete = F.when(payload.isNull(), error(parse.column, F.lit(NO_ROW)))
     errors = [is_no_event, *([] if follows_delete else [is_lost_delete]), *_event_errors(parse, columns["_sequence"])]
     errors.append(cast_error("_database_time", time, columns["_database_time"], "timestamp"))
-    placeholder = Placeholder(parse.placeholder)
+    placeholder, is_described = Placeholder(parse.placeholder), F.col("_event.fields").isNotNull()
     for name in parse.into:
         raw, type_ = F.col("_row").getItem(name), schema[name].dataType
         is_unsent = placeholder.matches(raw)
         sent = F.when(~is_unsent, raw)
-        columns[name] = debezium_values.value(sent, _field(name), name, type_, parse)
+        columns[name] = debezium_values.value(sent, _field(name), name, type_, parse, is_described)
         hint = debezium_values.FORM_UNKNOWN if type_ == BinaryType() and parse.binary is None else ""
         errors.append(cast_error(name, sent, columns[name], type_.simpleString(), hint=hint))
         if not is_partial:

@@ -165,6 +165,47 @@ def test_a_date_takes_days_or_an_instant_at_midnight(spark):
     assert row["day"] == date(1970, 1, 2)
 
 
+def test_an_integer_that_is_no_time_by_its_type_or_its_size_is_null_with_an_error(spark):
+    kinds = ["Time", "MicroTime", "NanoTime", "Year", "MicroDuration", "Interval"]
+    names = [*(TIME + kind for kind in kinds), f"{CONNECT}Time", f"{DATA}Bits"]
+    integers = [43_200_000_000, 2026, 0, 20_261_231, "+20261231", " 2026 "]
+    values = [
+        described({"day": (name, None), "at": (name, None), "local": (name, None)}, {"day": n, "at": n, "local": n})
+        for name in names
+        for n in integers
+    ]
+    # Of days, and of nanoseconds, which eight digits would show as a date.
+    eight = [event({"day": n, "at": n}) for n in (20_261_231, 99_991_231, 20_260_301)]
+    nanos = described({"at": (f"{TIME}NanoTimestamp", None), "day": (f"{TIME}Date", None)}, {"at": 20_260_301})
+    texts = event({"day": "2026-03-01Z", "at": "20260301T1200Z", "local": "2026-03-01"})
+    rows = typed(spark, [*values, *eight, nanos, texts], "day DATE, at TIMESTAMP, local TIMESTAMP_NTZ")
+    for row in rows[: len(values)]:
+        assert [row[name] for name in ("day", "at", "local")] == [None] * 3
+        assert [field for field, _ in row["_errors"]] == ["day", "at", "local"]
+    assert [row["day"] for row in rows[len(values) :]] == [None, None, None, None, date(2026, 3, 1)]
+    fields = [[field for field, _ in row["_errors"]] for row in rows[len(values) :]]
+    assert fields == [["day"], ["day"], ["day"], ["at"], []]
+    # Another type says no unit, so the declared one counts.
+    [own] = typed(spark, [described({"at": ("com.example.Moment", None)}, {"at": 1_000})], "at TIMESTAMP")
+    assert own["at"] == datetime(1970, 1, 1, 0, 0, 0, 1_000)
+
+
+def test_bytes_of_a_decimal_that_look_like_a_number_are_refused_as_far_as_something_tells(spark):
+    told = ["1e10", "+123", "0012", "12E5", "1e+3", "0000", "00000000", "12345e10"]
+    numbers = {"12": 12, "1E+3": 1000, "1e3": 1000, "-123": -123, "12.5": Decimal("12.5"), "0.12": Decimal("0.12")}
+    # Either way right: a text of `decimal.handling.mode=string`, or three bytes.
+    numbers |= {"1234": 1234, "0": 0, "1.0E10": 10**10, "-1.5": Decimal("-1.5")}
+    schema = {"n": (f"{CONNECT}Decimal", "0")}
+    by_schema = [described(schema, {"n": text}) for text in ("1234", "+123", "0012")]
+    values = [event({"n": text}) for text in (*told, *numbers)]
+    rows = typed(spark, [*values, *by_schema, described({}, {"n": "0012"})], "n DECIMAL(38,3)")
+    assert [row["n"] for row in rows[: len(told)]] == [None] * len(told)
+    assert all([field for field, _ in row["_errors"]] == ["n"] for row in rows[: len(told)])
+    assert [row["n"] for row in rows[len(told) : len(values)]] == list(numbers.values())
+    decoded = [int.from_bytes(base64.b64decode(text), "big", signed=True) for text in ("1234", "+123", "0012")]
+    assert [row["n"] for row in rows[len(values) :]] == [*decoded, 12]
+
+
 def encoded(unscaled: int) -> str:
     return base64.b64encode(unscaled.to_bytes((unscaled.bit_length() + 8) // 8, "big", signed=True)).decode()
 

@@ -13,6 +13,7 @@ from include.engine import struct_type
 from include.engine.batch import batch_of_files
 from include.engine.files import file_headers
 from include.engine.rows import parse, parse_debezium
+from include.engine.rows.debezium_values import NO_NUMBER
 from include.engine.tables import create_table
 from include.engine.values import json_document
 from include.engine.values.cast import cast
@@ -25,6 +26,7 @@ from tests.support.odd_documents import FIELDS, SCHEMA, OddDocuments, Pairs
 COUNT = 40_000 if FULL else 1_500
 TEXT_SCHEMA = ", ".join(f"{name} STRING" for name in FIELDS)
 TIMES = ("moment", "local", "day")
+NUMBERS = ("whole", "exact", "near")
 HOOKS = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), odd_documents.Number)
 HOOKS["object_pairs_hook"] = Pairs
 
@@ -61,7 +63,9 @@ def check(row, fields: dict | None, times: dict, text: str, has_integer_times: b
         value = odd_documents.as_text(value)
         if has_integer_times and name in TIMES and str(value).isdigit():
             continue
-        expected = odd_documents.typed(name, value, times)
+        # Debezium writes no number so, but bytes of one.
+        is_bytes = has_integer_times and name in NUMBERS and re.match(NO_NUMBER, str(value))
+        expected = None if is_bytes else odd_documents.typed(name, value, times)
         if name in ("moment", "local") and expected is not None:
             expected = str(expected).removesuffix("000").rstrip("0") if "." in str(expected) else str(expected)
         expected = str(expected) if name == "day" and expected is not None else expected
