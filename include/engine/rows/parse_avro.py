@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Mapping
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     DataType,
     DateType,
     DoubleType,
@@ -20,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from include.engine.files.formats.format import BYTES
 from include.engine.rows import writer_schemas
 from include.engine.rows.parse import cast_error, error, error_list
 from include.engine.values.cast import cast, within_years
@@ -60,8 +64,11 @@ def typed(rows: DataFrame, table: Table, parse: Avro, schema: StructType) -> Dat
     written = {avro: AvroType.of(text).fields for avro, (_, text) in schemas.items()}
     columns, errors = _columns(rows, parse, schema, written)
     if RESCUED in schema.fieldNames() and RESCUED not in rows.columns:
-        others = {avro: [name for name in written[avro] if name not in parse.into] for avro in schemas}
-        columns[RESCUED] = _first([_as_json(avro, left) for avro, left in others.items() if left], "string")
+        left = {avro: [name for name in written[avro] if name not in parse.into] for avro in schemas}
+        texts = [_as_json(rows, avro, names, written[avro]) for avro, names in left.items() if names]
+        columns[RESCUED] = _first(texts, "string")
+        for avro, names in left.items():
+            errors += _rescue_errors(rows, avro, names, written[avro])
     errors = [_value_error(value, parse, schema_id, divided.refused, is_read), *errors]
     return rows.withColumns({**columns, "_errors": error_list(errors)}).drop(*decoded)
 
@@ -86,11 +93,30 @@ def _columns(
     return columns, errors
 
 
-def _as_json(avro: str, names: list[str]) -> Column:
+def _as_json(rows: DataFrame, avro: str, names: list[str], written: Mapping[str, AvroType]) -> Column:
     """Returns these fields as JSON; NULL if all are NULL."""
-    fields = F.struct(*[F.col(avro)[name].alias(name) for name in names])
-    text = F.to_json(fields, {**JSON, "ignoreNullFields": "true"})
+    fields = [
+        _without_unions(_readable(raw, type_, written[name]), type_, written[name]).alias(name)
+        for name, raw, type_ in _fields(rows, avro, names)
+    ]
+    text = F.to_json(F.struct(*fields), {**JSON, "ignoreNullFields": "true"})
     return F.when(F.col(avro).isNotNull() & (text != "{}"), text)
+
+
+def _rescue_errors(rows: DataFrame, avro: str, names: list[str], written: Mapping[str, AvroType]) -> list[Column]:
+    """Returns the entries of rescued fields with a text that is no UTF-8."""
+    message = F.lit("it has text that is no UTF-8: _rescued_data has other characters in its place")
+    return [
+        F.when(~_has_valid_texts(raw, type_, written[name]), error(name, message))
+        for name, raw, type_ in _fields(rows, avro, names)
+    ]
+
+
+def _fields(rows: DataFrame, avro: str, names: list[str]) -> list[tuple[str, Column, DataType]]:
+    raws = [F.col(avro)[name] for name in names]
+    return [
+        (name, raw, field.dataType) for name, raw, field in zip(names, raws, rows.select(*raws).schema, strict=True)
+    ]
 
 
 def _first(values: list[Column], type_: DataType | str) -> Column:
@@ -139,7 +165,8 @@ def value(raw: Column, type_: DataType, written: AvroType, declared: DataType) -
         return F.coalesce(*[value(raw[field.name], field.dataType, branch, declared) for field, branch in branches])
     if isinstance(type_, NESTED):
         if isinstance(declared, StringType):
-            return _valid(F.to_json(_without_unions(raw, type_, written), JSON))
+            # JSON would have other characters in place of bytes that are no UTF-8.
+            return F.when(_has_valid_texts(raw, type_, written), F.to_json(_without_unions(raw, type_, written), JSON))
         return _nested(raw, type_, written, declared)
     return _simple(raw, type_, written, declared)
 
@@ -202,6 +229,48 @@ def _without_unions(raw: Column, type_: DataType, written: AvroType) -> Column:
                 _without_unions(raw[field.name], field.dataType, written.fields[field.name]).alias(field.name)
                 for field in type_
             ]
+            return F.when(raw.isNotNull(), F.struct(*fields))
+        case _:
+            return raw
+
+
+def _parts(type_: StructType, written: AvroType) -> list[tuple[str, DataType, AvroType]]:
+    """Returns the fields of a record, or the branches of a union. Bytes of a union become text, as its other types."""
+    if not written.is_union:
+        return [(field.name, field.dataType, written.fields[field.name]) for field in type_]
+    types = [StringType() if field.dataType == BinaryType() else field.dataType for field in type_]
+    return [(field.name, part, branch) for field, part, branch in zip(type_, types, written.branches, strict=True)]
+
+
+def _has_valid_texts(raw: Column, type_: DataType, written: AvroType) -> Column:
+    """Whether all texts within are UTF-8."""
+    match type_:
+        case StringType():
+            holds = F.is_valid_utf8(raw.cast("string"))
+        case ArrayType():
+            holds = F.forall(raw, lambda item: _has_valid_texts(item, type_.elementType, written.items))
+        case MapType():
+            values = F.forall(F.map_values(raw), lambda item: _has_valid_texts(item, type_.valueType, written.items))
+            holds = _are_valid(F.map_keys(raw)) & values
+        case StructType() if len(type_):
+            holds = reduce(and_, [_has_valid_texts(raw[name], part, of) for name, part, of in _parts(type_, written)])
+        case _:
+            return F.lit(True)
+    return raw.isNull() | holds
+
+
+def _readable(raw: Column, type_: DataType, written: AvroType) -> Column:
+    """Returns the value with each text that is no UTF-8 as Latin-1, but keys of maps as they are."""
+    match type_:
+        case StringType():
+            return F.coalesce(_valid(raw.cast("string")), F.decode(raw.cast("binary"), BYTES))
+        case ArrayType():
+            return F.transform(raw, lambda item: _readable(item, type_.elementType, written.items))
+        case MapType():
+            # Two keys might become one.
+            return F.transform_values(raw, lambda _, item: _readable(item, type_.valueType, written.items))
+        case StructType() if len(type_):
+            fields = [_readable(raw[name], part, of).alias(name) for name, part, of in _parts(type_, written)]
             return F.when(raw.isNotNull(), F.struct(*fields))
         case _:
             return raw

@@ -212,6 +212,51 @@ def test_each_value_is_exact_or_has_an_entry(spark: SparkSession):
             assert (name in wrong) == (written is not None and expected is None), (name, written, seed)
 
 
+def test_nested_and_rescued_values_keep_their_union_and_say_which_text_is_no_utf_8(spark: SparkSession):
+    union = ["bytes", "long"]
+    inner = {
+        "type": "record",
+        "name": "Inner",
+        "fields": [{"name": "u", "type": union}, {"name": "t", "type": "string"}],
+    }
+    types = {"a": inner, "b": {"type": "array", "items": "string"}, "c": {"type": "map", "values": union}, "u": union}
+    columns = [*types, *(f"r{name}" for name in types)]
+    fields = [{"name": name, "type": types[name]} for name in types]
+    fields += [{"name": f"r{name}", "type": "Inner" if name == "a" else type_} for name, type_ in types.items()]
+    schema = json.dumps({"type": "record", "name": "Row", "fields": fields})
+
+    def text(content: bytes) -> bytes:
+        return long(len(content)) + content
+
+    def values(content: bytes, key: bytes) -> bytes:
+        either = long(0) + text(content)
+        items = long(1) + text(content) + long(0)
+        return either + text(content) + items + long(1) + text(key) + either + long(0) + either
+
+    contents = [(b"x", b"k"), (b"\xe9", b"k"), (b"x", b"\xe9"), ("\ufffd".encode(), b"k")]
+    records = [values(content, key) * 2 for content, key in contents]
+    rows = spark.createDataFrame([(n, record) for n, record in enumerate(records)], "n INT, value BINARY")
+    parsed = parse_avro.typed(
+        rows,
+        SimpleNamespace(),
+        Avro("value", into=tuple(types), schema=schema),
+        struct_type.from_ddl(", ".join(f"{name} STRING" for name in (*types, parse_avro.RESCUED))),
+    )
+    found = parsed.orderBy("n").collect()
+
+    def shown(content: str, key: str) -> dict[str, Any]:
+        return {"a": {"u": content, "t": content}, "b": [content], "c": {key: content}, "u": content}
+
+    stored = [shown("x", "k"), dict.fromkeys(types), shown("x", "k") | {"c": None}, shown("\ufffd", "k")]
+    for row, expected in zip(found, stored, strict=True):
+        actual = {name: json.loads(row[name]) if row[name] and name != "u" else row[name] for name in types}
+        assert actual == expected
+    rescued = [shown("x", "k"), shown("\u00e9", "k"), shown("x", "\ufffd"), shown("\ufffd", "k")]
+    expected_rescue = [{f"r{name}": value for name, value in row.items()} for row in rescued]
+    assert [json.loads(row[parse_avro.RESCUED]) for row in found] == expected_rescue
+    assert [sorted(error.field for error in row["_errors"]) for row in found] == [[], sorted(columns), ["c", "rc"], []]
+
+
 @pytest.mark.parametrize(
     "type_",
     ['["null", "Node"]', '{"type": "array", "items": "Node"}', '{"type": "map", "values": ["Node", "string"]}'],
