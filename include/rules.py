@@ -4,6 +4,7 @@ A NULL value breaks each rule of these functions. `otherwise` is the action for 
 `Expect`. `name` replaces the default name of the rule.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -93,9 +94,41 @@ def no_error(*columns: str, otherwise: str = QUARANTINE, name: str | None = None
     return Expect(name or f"{' and '.join(columns)} without error", condition, otherwise, ("_errors",))
 
 
-def below_infinity(column: str, name: str) -> Expect:
-    """The value of the column is NULL, or below infinity and NaN. It is counted only where a row breaks it."""
-    return Expect(name, f"coalesce({_quoted(column)} < double('Infinity'), true)", columns=(column,), implied=True)
+def below_last(column: str, type_: str, name: str) -> Expect | None:
+    """The value of the column is NULL, or below the last of its type, such as infinity. It is counted only where a row
+    breaks it. None for a type without a last value. type_: as in DDL.
+    """
+    if (last := _last(type_.upper())) is None:
+        return None
+    return Expect(name, f"coalesce({_quoted(column)} < {last}, true)", columns=(column,), implied=True)
+
+
+INTEGER_BITS = {
+    **dict.fromkeys(("TINYINT", "BYTE"), 8),
+    **dict.fromkeys(("SMALLINT", "SHORT"), 16),
+    **dict.fromkeys(("INT", "INTEGER"), 32),
+    **dict.fromkeys(("BIGINT", "LONG"), 64),
+}
+DECIMAL = re.compile(r"(?:DECIMAL|DEC|NUMERIC)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
+
+
+def _last(type_: str) -> str | None:
+    """Returns the last value of a type, as SQL. Of times, it is the last day that readers know: no change comes then,
+    and it often stands for infinity.
+    """
+    if decimal := DECIMAL.fullmatch(type_):
+        precision, scale = int(decimal[1] or 10), int(decimal[2] or 0)
+        return f"{'9' * (precision - scale)}.{'9' * scale}BD"
+    word = type_.partition(" ")[0]
+    if bits := INTEGER_BITS.get(word):
+        return f"{2 ** (bits - 1) - 1}L"
+    if word in ("DOUBLE", "FLOAT", "REAL"):
+        return "double('Infinity')"
+    if word == "DATE":
+        return "DATE'9999-12-31'"
+    if word in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        return "TIMESTAMP'9999-12-31 00:00:00 UTC'"
+    return "TIMESTAMP_NTZ'9999-12-31 00:00:00'" if word == "TIMESTAMP_NTZ" else None
 
 
 def unique(*columns: str, otherwise: str = QUARANTINE, name: str | None = None) -> Unique:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from include.rules import Expect, Rule, below_infinity, no_error, not_null
+from include.rules import Expect, Rule, below_last, no_error, not_null
 from include.spec import ddl
 from include.spec.origin import KAFKA_SCHEMA, AnySource, Branches, Delta, Kafka, Parse, Source
 from include.spec.write_mode import (
@@ -296,8 +296,9 @@ class Table:
         if not known and (write.deletes or write.truncates):
             # Checked where the conditions are: the columns that they name need not be columns of the table.
             known.append(Expect(FLAG_RULE, "true", implied=True))
-        if ddl.types(self.schema).get(write.sequence_by) in ("DOUBLE", "FLOAT", "REAL"):
-            known.append(below_infinity(write.sequence_by, SEQUENCE_RULE))
+        type_ = ddl.definitions(self.schema).get(write.sequence_by, "")
+        if below := below_last(write.sequence_by, type_, SEQUENCE_RULE):
+            known.append(below)
         return (not_null(*write.keys, write.sequence_by, name=CHANGE_RULE), *known, *self.expect)
 
     @property

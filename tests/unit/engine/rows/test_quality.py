@@ -25,7 +25,7 @@ from include.errors import FlowBroken, Unreachable
 from include.lake import locations
 from include.ledger import row_outcomes
 from include.rules import Expect, not_null, one_of, references, unique
-from include.spec import Append, Delta, Json, Table, Watermark
+from include.spec import CHANGE_RULE, SEQUENCE_RULE, Append, Delta, Json, Table, Upsert, Watermark
 from tests.conftest import ROOT
 from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
@@ -321,3 +321,35 @@ def test_the_ledger_prints_the_counts_for_people_and_for_programs(tmp_path):
     document = json.loads(run("--json"))
     assert document["rules"][0]["pass_rate"] == pytest.approx(7 / 9)
     assert document["batches"][0]["duplicates"] == 1
+
+
+LAST_PLACES = [
+    # By type: the last place that others can overtake, and the first that none can.
+    ("TINYINT", "126Y", "127Y"),
+    ("SMALLINT", "32766S", "32767S"),
+    ("INTEGER", "2147483646", "2147483647"),
+    ("BIGINT NOT NULL COMMENT 'place'", "9223372036854775806L", "9223372036854775807L"),
+    ("decimal(38, 0)", f"{'9' * 37}8BD", f"{'9' * 38}BD"),
+    ("DECIMAL(5,2)", "999.98BD", "999.99BD"),
+    ("NUMERIC(4,4)", "0.9998BD", "0.9999BD"),
+    ("DEC", "9999999998BD", "9999999999BD"),
+    ("DOUBLE", "1.7976931348623157E308D", "double('Infinity')"),
+    ("FLOAT", "3.4E38F", "float('NaN')"),
+    ("DATE", "DATE'9999-12-30'", "DATE'9999-12-31'"),
+    ("TIMESTAMP", "TIMESTAMP'9999-12-30 23:59:59.999999 UTC'", "TIMESTAMP'9999-12-31 23:59:59.999 UTC'"),
+    ("TIMESTAMP_NTZ", "TIMESTAMP_NTZ'9999-12-30 23:59:59.999999'", "TIMESTAMP_NTZ'9999-12-31 00:00:00'"),
+]
+
+
+def test_a_sequence_is_refused_that_no_later_one_could_overtake_whatever_its_type(spark):
+    write = Upsert(("id",), sequence_by="seq")
+    conditions = {}
+    for number, (type_, *values) in enumerate(LAST_PLACES):
+        table = Table(name="silver.x", comment="", source=Delta("bronze.x"), schema=f"id INT, seq {type_}", write=write)
+        [rule] = [rule for rule in table.rules if rule.name == SEQUENCE_RULE]
+        for name, value in zip(("before", "last"), values, strict=True):
+            conditions[f"{name}_{number}"] = rule.condition.replace("`seq`", f"({value})")
+    [row] = spark.sql(f"SELECT {', '.join(f'{text} AS {name}' for name, text in conditions.items())}").collect()
+    assert row.asDict() == {name: name.startswith("before") for name in conditions}
+    text = Table(name="silver.x", comment="", source=Delta("bronze.x"), schema="id INT, seq STRING", write=write)
+    assert [rule.name for rule in text.rules] == [CHANGE_RULE]
