@@ -279,6 +279,48 @@ def test_csv_is_divided_as_its_source_declares(landing, run_once):
     assert tabs.rows() == {"1.tsv": [{"a": '"x', "b": '5" inch'}, {"b": "\u00e9"}]}
 
 
+def test_no_character_of_a_cell_or_a_line_is_changed(landing, run_once):
+    odd = "\x0c\0\u2028 \u0085\x1a\ufeff\x1f\u2029 "
+    cells = (odd, "a\rb", "a\nb", "a\r\nb", "\r", "\n", "\r\n", "\0", "")
+    bare, unquoted, text = (Landing(f"{landing.name}_{name}") for name in ("bare", "unquoted", "text"))
+    for name, end in (("lf", "\n"), ("crlf", "\r\n"), ("cr", "\r")):
+        rows = [f'"{cell}","{cell}",{number}' for number, cell in enumerate(cells)]
+        landing.drop(f"{name}.csv", end.join(["x,y,n", *rows, ""]))
+        # What is within the first cell must not pass for the end of a row.
+        for number, row in enumerate(rows):
+            if name == "cr" and "\n" in row:
+                continue
+            bare.drop(f"{name}{number}.csv", end.join([row, 'z,"",', ""]))
+        unquoted.drop(f"{name}.csv", end.join(["x,n", f'"{odd},0', f"\0a\0,1{odd}", ""]))
+    text.drop("lines.txt", f"{odd}\na\rb\na\r\r\nb\r\n\r\r\n\xe9\r\r\n".encode("latin-1", "replace") + b"c\r")
+    run_once(
+        landing.table(),
+        bare.table(header=False, schema="x STRING, y STRING, n STRING"),
+        unquoted.table(quote=""),
+        text.table("text"),
+    )
+    rows = [{"x": cell, "y": cell, "n": str(number)} for number, cell in enumerate(cells)]
+    assert landing.rows() == {"lf.csv": rows, "crlf.csv": rows, "cr.csv": rows}
+    assert bare.rows() == {
+        f"{name}{number}.csv": [row, {"x": "z", "y": ""}]
+        for name in ("lf", "crlf", "cr")
+        for number, row in enumerate(rows)
+        if name != "cr" or "\n" not in row["x"]
+    }
+    rows = [{"x": f'"{odd}', "n": "0"}, {"x": "\0a\0", "n": f"1{odd}"}]
+    assert unquoted.rows() == {f"{name}.csv": rows for name in ("lf", "crlf", "cr")}
+    shown = odd.encode("latin-1", "replace").decode("latin-1")
+    assert [row.get("value", row.get("rescued")) for row in text.rows()["lines.txt"]] == [
+        {"_record": shown},
+        "a\rb",
+        "a\r",
+        "b",
+        "\r",
+        {"_record": "\xe9\r"},
+        "c",
+    ]
+
+
 def test_json_documents_of_many_lines_are_rows(landing, run_once):
     rows = [{"a": "1", "b": {"c": [1, {"d": "}{"}]}}, {"a": "2"}]
     landing.drop("array.json", json.dumps(rows, indent=2))

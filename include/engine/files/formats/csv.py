@@ -3,6 +3,7 @@
 import codecs
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import dropwhile
 
@@ -41,8 +42,10 @@ HEAD_BYTES = 65_536
 LONGEST_HEADER_BYTES = 1_048_576
 csv.field_size_limit(LONGEST_HEADER_BYTES)
 CHUNK_BYTES = 8_388_608
-# How the rows of a CSV end, as far as Spark has to be told: with CR LF, or some with it and some with LF.
-CR_LF, CR_LF_AND_LF = "\r\n", "\r\n|\n"
+# How the rows of a CSV end, as far as Spark has to be told: with CR LF, or some with it and some with LF, with CR, or
+# with LF although its first cells have another end of a line within quotes.
+CR_LF, CR_LF_AND_LF, CR, LF = "\r\n", "\r\n|\n", "\r", "\n"
+END = re.compile("\r\n?|\n")
 # How many bytes of a CSV are searched for its line separators.
 SEARCHED_BYTES = 67_108_864
 # Without a quote, Spark takes NUL for it.
@@ -159,7 +162,8 @@ def _line_separator(data: bytes, stream: pyarrow.NativeFile, encoding: str, quot
     What ends a line within quotes is part of a cell.
     """
     decoder = codecs.getincrementaldecoder(encoding or "latin-1")(errors="replace")
-    ends_with, is_quoted, last, searched = {CR_LF: False, "\n": False}, False, "", 0
+    ends_with, is_quoted, last, searched = {CR_LF: False, LF: False}, False, "", 0
+    first = first_of_row = ""
     while data and searched < SEARCHED_BYTES and not all(ends_with.values()):
         searched += len(data)
         text = last + decoder.decode(data)
@@ -170,11 +174,21 @@ def _line_separator(data: bytes, stream: pyarrow.NativeFile, encoding: str, quot
         is_quoted ^= len(parts) % 2 == 0
         both = rows.count(CR_LF)
         ends_with[CR_LF] |= both > 0
-        ends_with["\n"] |= rows.count("\n") > both
+        ends_with[LF] |= rows.count(LF) > both
+        first, first_of_row = first or _end(text.removesuffix(last)), first_of_row or _end(rows)
         data = stream.read(CHUNK_BYTES)
     if ends_with[CR_LF]:
-        return CR_LF_AND_LF if ends_with["\n"] else CR_LF
-    return ""
+        return CR_LF_AND_LF if ends_with[LF] else CR_LF
+    # Spark takes the first one, also one within quotes, for the end of all rows.
+    if ends_with[LF]:
+        return LF if first_of_row == LF and first != LF else ""
+    return CR if first == CR else ""
+
+
+def _end(text: str) -> str:
+    """Returns the first end of a line in the text, if any."""
+    found = END.search(text)
+    return found[0] if found else ""
 
 
 def _parsed(lines: Iterable[str], source: Files) -> Iterator[list[str]]:
@@ -220,9 +234,9 @@ def _records(spark: SparkSession, paths: list[str], head: FileHeader, source: Fi
     csv_reader = csv_reader.options(sep=source.separator, quote=quote, escape=source.escape or quote)
     if source.comment:
         csv_reader = csv_reader.option("comment", source.comment)
-    if head.line_separator == CR_LF:
-        # Otherwise Spark makes a LF of a CR LF within a cell.
-        csv_reader = csv_reader.option("lineSep", CR_LF)
+    if head.line_separator in (CR_LF, CR, LF):
+        # Otherwise Spark makes a LF of another end of a line within a cell.
+        csv_reader = csv_reader.option("lineSep", head.line_separator)
     if head.line_separator == CR_LF_AND_LF:
         rows = _without_carriage_returns(csv_reader.option("lineSep", "\n").csv(paths), cells)
     else:

@@ -242,6 +242,31 @@ def test_whatever_bytes_of_a_parquet_file_change_its_pages_are_read_or_named():
                 parquet_pages.require_bounds(file, column)
 
 
+@pytest.mark.parametrize(
+    ("content", "separator"),
+    [
+        ("a,b\n1,2\n", ""),
+        ("a,b\r\n1,2\r\n", "\r\n"),
+        ("a,b\r\n1,2\n", "\r\n|\n"),
+        ("a,b\r1,2\r", "\r"),
+        ("a,b\r", ""),
+        ('"a\r",b\n1,2\n', "\n"),
+        ('"a\r\n",b\n1,2\n', "\n"),
+        ('"a\r",b\r1,2\r', "\r"),
+        ('5" of,b\n1,x\ry\n', ""),
+        ('"a\r",b\r\n1,2\r\n', "\r\n"),
+        ('a,b\n1,"x\ry"\n', ""),
+        ("a,b\r1,2\n3,4\n", ""),
+        ("a", ""),
+    ],
+)
+def test_spark_is_told_how_the_rows_of_a_csv_end_where_it_would_guess_wrong(content, separator):
+    landing = Landing("file_headers")
+    path = landing.drop("a.csv", content)
+    [header] = file_headers.read_headers(landing.table("csv", header=False), [str(path)])
+    assert (header.line_separator, header.problem) == (separator, "")
+
+
 def test_a_bzip2_file_that_is_cut_anywhere_behind_its_beginning_is_named_and_a_whole_one_is_read(tmp_path):
     random_, system = random.Random(7), fs.LocalFileSystem()
     file = tmp_path / "lines.txt.bz2"
