@@ -112,6 +112,13 @@ def test_a_change_feed_that_nobody_reads_any_more_stays_on(spark, name):
     assert properties(table(name))["delta.enableChangeDataFeed"] == "true"
 
 
+@pytest.mark.parametrize("column", ["s INT NOT NULL", "s STRUCT<t: STRUCT<a: INT NOT NULL>>"])
+def test_a_new_column_that_is_not_null_anywhere_is_refused_with_what_to_do(spark, name, column):
+    create_table.create(spark, table(name))
+    with pytest.raises(FlowBroken, match="column 's' is new and NOT NULL, or a field of it is, .*: declare it without"):
+        create_table.create(spark, replace(table(name), schema=f"{table(name).schema}, {column}"))
+
+
 @pytest.mark.parametrize(
     ("was", "now", "words"), [((), ("day",), "nothing and .* by day"), (("day",), (), "day and .* by nothing")]
 )

@@ -140,11 +140,18 @@ def _times(value: str, type_: DataType, _: bool, depth: int = 0) -> str | None:
 
 
 def _present(value: str, type_: DataType, is_nullable: bool, depth: int = 0) -> str | None:
-    """Returns a SQL condition that is never NULL, for a value and all fields in it that may not be NULL."""
+    """Returns a SQL condition that is never NULL, for a value and all fields in it that may not be NULL.
+
+    Delta takes a field of a struct that is NULL for NULL.
+    """
     conditions = [f"{value} IS NOT NULL"] if not is_nullable else []
-    if inner := _nested(_present, value, type_, depth):
-        conditions.append(inner)
-    return " AND ".join(conditions) or None
+    parts: list[str | None]
+    if isinstance(type_, StructType):
+        fields = [(f"{value}.{_quoted(field.name)}", field.dataType, field.nullable) for field in type_]
+        parts = [_present(*field, depth) for field in fields]
+    else:
+        parts = [_nested(_present, value, type_, depth)]
+    return " AND ".join([*conditions, *filter(None, parts)]) or None
 
 
 def _nested(condition, value: str, type_: DataType, depth: int) -> str | None:  # type: ignore[no-untyped-def]

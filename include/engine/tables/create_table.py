@@ -373,16 +373,22 @@ def _evolve(
                 "SCHEMA_CHANGED",
             )
     new_columns = StructType([field for field in schema if field.name not in stored])
-    if required := next((field.name for field in new_columns if not field.nullable), None):
+    if required := next((field.name for field in new_columns if _has_required(field)), None):
         raise FlowBroken(
-            f"{name}: column '{required}' is new and NOT NULL, and stored rows hold NULL there: declare it without "
-            f"NOT NULL, and a rule for its values (not_null), or {ANEW}",
+            f"{name}: column '{required}' is new and NOT NULL, or a field of it is, and stored rows hold NULL there: "
+            f"declare it without NOT NULL, and a rule for its values (not_null), or {ANEW}",
             "SCHEMA_CHANGED",
         )
     if new_columns:
         for feature in sorted({feature for word, feature in FEATURES.items() if word in new_columns.simpleString()}):
             alter(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.feature.{feature}' = 'supported')")
         alter(f"ALTER TABLE {name} ADD COLUMNS ({new_columns.toDDL()})")
+
+
+def _has_required(field: StructField) -> bool:
+    """Whether the column, or a field within it, is NOT NULL."""
+    column = StructType([field])
+    return bool(column != column.toNullable())
 
 
 def _drop_not_null(name: str, alter: Callable[[str], object]) -> None:
