@@ -24,7 +24,8 @@ from include.spec import Upsert, WriteMode
 # Of a change: whether it deletes its key (NULL for a tombstone, which changes nothing) or all keys, and whether it is
 # retained already. Of a result: whether it is a row of the table, or a change to retain.
 DELETED, TRUNCATES, RETAINED, SHOWN = "_deleted", "_truncates", "_retained", "_shown"
-# Of a change before its rules are checked: whether its conditions are not NULL, which would not tell what it does.
+# Of a change before its rules are checked: whether it tells what it does. A condition that is NULL tells nothing if a
+# value of the change could not be typed; else the source has left its flag out.
 KNOWN = "_is_known"
 # Of a table with partial changes: the sequence of the change that set each column, by column.
 SEQUENCES = "_sequences"
@@ -40,9 +41,11 @@ def flags(write: WriteMode) -> tuple[str, ...]:
     return (DELETED, TRUNCATES) if write.truncates else (DELETED,)
 
 
-def with_flags(write: WriteMode, is_tombstone: Column | None) -> list[Column]:
-    """Returns the columns of `flags`, and `_is_known` where there are conditions. is_tombstone: whether a change is a
-    tombstone, unless a condition says that it deletes.
+def with_flags(write: WriteMode, is_tombstone: Column | None, has_errors: Column | None) -> list[Column]:
+    """Returns the columns of `flags`, and `_is_known` where there are conditions and `has_errors`.
+
+    is_tombstone: whether a change is a tombstone, unless a condition says that it deletes. has_errors: whether a value
+    of it could not be typed.
     """
     if write.sequence_by is None:
         return []
@@ -56,8 +59,9 @@ def with_flags(write: WriteMode, is_tombstone: Column | None) -> list[Column]:
     if is_tombstone is not None:
         is_tombstone &= ~values[DELETED]
         values[DELETED], is_known = F.when(~is_tombstone, values[DELETED]), is_known | is_tombstone
-    told = {KNOWN: is_known} if write.deletes or write.truncates else {}
-    return [value.alias(name) for name, value in (values | told).items()]
+    if has_errors is not None and (write.deletes or write.truncates):
+        values[KNOWN] = is_known | ~has_errors
+    return [value.alias(name) for name, value in values.items()]
 
 
 def is_exempt(write: WriteMode) -> Column:

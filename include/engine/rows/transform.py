@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, StructType
 from pyspark.util import PythonEvalType
 
 from include.engine import struct_type
@@ -114,8 +114,15 @@ def transformed(rows: DataFrame, table: Table, dimensions: Sequence[DataFrame] |
     if table.merges_changes:
         may_be_tombstone = has_tombstones(table) and "_op" in rows.columns
         is_tombstone = F.col("_op").eqNullSafe(parse_debezium.TOMBSTONE) if may_be_tombstone else None
-        columns += merge_changes.with_flags(table.write, is_tombstone)
+        columns += merge_changes.with_flags(table.write, is_tombstone, _has_errors(rows))
     return rows.select(*columns)
+
+
+def _has_errors(rows: DataFrame) -> Column | None:
+    """Whether a value of a row could not be typed; None if the rows do not tell."""
+    if "_errors" not in rows.columns or not isinstance(rows.schema["_errors"].dataType, ArrayType):
+        return None
+    return F.coalesce(F.size("_errors") > 0, F.lit(False))
 
 
 def has_tombstones(table: Table) -> bool:
