@@ -42,7 +42,7 @@ HEAD_BYTES = 65_536
 LONGEST_HEADER_BYTES = 1_048_576
 csv.field_size_limit(LONGEST_HEADER_BYTES)
 CHUNK_BYTES = 8_388_608
-# How the rows of a CSV end, as far as Spark has to be told: with CR LF, or some with it and some with LF, with CR, or
+# How the rows of a CSV end, where Spark cannot find out: with CR LF, or some with it and some with LF, with CR, or
 # with LF although its first cells have another end of a line within quotes.
 CR_LF, CR_LF_AND_LF, CR, LF = "\r\n", "\r\n|\n", "\r", "\n"
 END = re.compile("\r\n?|\n")

@@ -35,8 +35,8 @@ Resolve = Callable[[Iterable[FileColumn]], Columns]
 @dataclass(frozen=True)
 class FileHeader:
     """The head of a file. kind: equal for files that are read together. names: columns of a CSV. encoding: from a byte
-    order mark, else empty. line_separator: how the rows of a CSV end, if Spark has to be told, else empty. problem: why
-    the file is not read. rule: the quarantine's name of the problem.
+    order mark, else empty. line_separator: how the rows of a CSV end, if Spark cannot find out, else empty. problem:
+    why the file is not read. rule: the quarantine's name of the problem.
     """
 
     path: str
