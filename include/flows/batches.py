@@ -28,10 +28,9 @@ MISSING = "missing"  # Done by the checkpoint or between two commits, and the lo
 DUPLICATED = "doubled"  # A second commit of the same batch.
 # The states in which the table holds the batch's rows.
 STATES_WITH_ROWS = (WRITTEN, COMMITTED, EMPTY, HISTORY)
-# The userMetadata key of a commit that replaced a range.
 # Operations that change no rows. The engine runs them without userMetadata.
 DECLARATIONS = ("CREATE TABLE", "SET TBLPROPERTIES", "UNSET TBL", "ADD COLUMNS", "CHANGE COLUMN", "CLUSTER BY")
-
+# The userMetadata key of a commit that replaced a range.
 BACKFILL = "backfill"
 # Key of the `userMetadata` of the commit by which a replay replaces failed rows of the source by what they make.
 RETRIED = "retried"
