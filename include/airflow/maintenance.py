@@ -20,8 +20,8 @@ from include.control.store.schema import runs
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import UsageError
 from include.lake import locations
-from include.maintenance import table_state
-from include.maintenance.table_state import TableSurvey
+from include.maintenance import table_survey
+from include.maintenance.table_survey import TableSurvey
 from include.settings import settings
 from include.spec import Table
 
@@ -38,7 +38,7 @@ def plan(name: str, requester: str, dry_run: bool) -> int | None:
     """Plan a window. Returns its number; None if it is not worth it, or with `dry_run`."""
     engine = database.connect(settings().control_url)
     table = catalog.load().table(name)
-    window_plan = table_state.plan_window(engine, table, catalog.load())
+    window_plan = table_survey.plan_window(engine, table, catalog.load())
     logs.info("\n".join([*window_plan.lines(), *(window_plan.deletions() if dry_run else ())]))
     if dry_run:
         return None

@@ -24,7 +24,7 @@ from include.control.store.job_id import JobKind
 from include.delta.delta_log import DeltaLog
 from include.errors import UsageError
 from include.lake import locations
-from include.maintenance import table_state
+from include.maintenance import table_survey
 from include.monitoring.stale_rows import stale_words
 from include.recovery import reset, rewind_plan
 from include.recovery.reset import ResetPreview
@@ -222,11 +222,11 @@ def show_plan(table: TableName, as_json: Json = False) -> None:
     """Preview what a window of a table would do now, and who holds VACUUM back."""
     tables = catalog.load()
     owner = tables.owner(table)
-    plan = table_state.plan_window(database.connect(settings().control_url), owner, tables)
+    plan = table_survey.plan_window(database.connect(settings().control_url), owner, tables)
     show(as_json, [_survey_as_json(survey) for survey in plan.surveys], plan.lines(), f"{owner.name} is not stored yet")
 
 
-def _survey_as_json(survey: table_state.TableSurvey) -> dict[str, object]:
+def _survey_as_json(survey: table_survey.TableSurvey) -> dict[str, object]:
     return {
         "table": survey.name,
         "steps": [asdict(step) for step in survey.plan.steps],

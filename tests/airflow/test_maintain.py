@@ -26,7 +26,7 @@ from include.control.store import database, job_id
 from include.control.store.schema import incidents
 from include.delta.delta_log import DeltaLog
 from include.lake import locations
-from include.maintenance import table_state
+from include.maintenance import table_survey
 from include.settings import from_environment, settings
 from include.spec import Maintenance
 from tests.support.waiting import wait_until
@@ -84,9 +84,9 @@ def test_the_driver_of_the_table_is_asked_first_and_no_job_is_submitted_where_it
         wait_until(lambda: queue.claim(engine, job_id.window(1)), 120)
         renewer.take([lease.window_lease(BRONZE)])
         windows.request(engine, 1, BRONZE, renewer.epoch(lease.window_lease(BRONZE)))
-        windows.open_(engine, 1, table_state.survey(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
+        windows.open_(engine, 1, table_survey.survey(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
         DeltaTable(str(path)).optimize.compact(commit_properties=CommitProperties({"userMetadata": '{"window": 1}'}))
-        windows.close(engine, 1, table_state.survey(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
+        windows.close(engine, 1, table_survey.survey(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
         renewer.give_back([lease.window_lease(BRONZE)])
 
     renewer.take([lease.driver_lease("main")])

@@ -17,8 +17,8 @@ from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import losses
 from include.engine.jobs import refresh as engine_refresh
+from include.engine.jobs.maintenance_window import Window
 from include.engine.jobs.refresh import RefreshJob, RefreshRun
-from include.engine.jobs.table_window import Window
 from include.engine.jobs.worker import Worker, leases
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host

@@ -8,7 +8,7 @@ import pytest
 from include.control.commands import Action
 from include.errors import FlowBroken, FlowFailed
 from include.lake import locations
-from include.maintenance import table_state
+from include.maintenance import table_survey
 from include.spec import Append, Delta, Expect, Kafka, Table
 from tests.support.commits import intercept_commits
 from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
@@ -144,10 +144,10 @@ def test_a_window_has_a_table_of_two_flows_to_itself_and_both_go_on(fill, driver
 
 def test_flows_of_one_table_share_it_only_where_none_looks_at_it_and_late_commits_fail():
     flow = union_table("t").flows[0]
-    assert table_state.needs_exclusive_write(flow, late_commits_fail=False)
-    assert not table_state.needs_exclusive_write(flow, late_commits_fail=True)
-    assert table_state.needs_exclusive_write(replace(flow, write=Append(unique=("id",))), late_commits_fail=True)
-    assert table_state.needs_exclusive_write(
+    assert table_survey.needs_exclusive_write(flow, late_commits_fail=False)
+    assert not table_survey.needs_exclusive_write(flow, late_commits_fail=True)
+    assert table_survey.needs_exclusive_write(replace(flow, write=Append(unique=("id",))), late_commits_fail=True)
+    assert table_survey.needs_exclusive_write(
         replace(flow, expect=(Expect("positive", "id > 0"),)), late_commits_fail=True
     )
-    assert not table_state.needs_exclusive_write(replace(flow, branch=None), late_commits_fail=False)
+    assert not table_survey.needs_exclusive_write(replace(flow, branch=None), late_commits_fail=False)

@@ -27,15 +27,15 @@ from include.control.store.schema import pauses, runs
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.engine.commit import USER_METADATA
-from include.engine.jobs.table_window import Window
+from include.engine.jobs.maintenance_window import Window
 from include.engine.jobs.worker import leases
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.engine.tables import maintain
 from include.errors import LeaseHeld
 from include.lake import locations
-from include.maintenance import table_state
-from include.maintenance.table_state import CompactionPlace
+from include.maintenance import table_survey
+from include.maintenance.table_survey import CompactionPlace
 from include.spec import Maintenance, Table
 from tests.support.expected import Message
 from tests.support.flows import FULL, Chain, Driver, rows_of
@@ -405,7 +405,7 @@ def assert_exclusive(entry: windows.Window, table: Table) -> None:
 
     Its flow may commit, too, if the window merges what it gathers, or compacts the table online.
     """
-    place, _ = table_state.place_of_compaction(table, late_commits_fail=object_lake.IS_USED)
+    place, _ = table_survey.place_of_compaction(table, late_commits_fail=object_lake.IS_USED)
     may_flow_commit = table.merges_in_windows or place is CompactionPlace.ONLINE
     table_log, last_version = log(table.name), entry.after.version
     for version in table_log.after(entry.before.version if entry.before else last_version):

@@ -29,7 +29,7 @@ from include.errors import FlowBroken, FlowFailed, LeaseHeld, Unreachable
 from include.flows import refreshes
 from include.lake import locations
 from include.ledger import verify
-from include.maintenance import table_state, vacuum_guard
+from include.maintenance import table_survey, vacuum_guard
 from include.spec import Delta, Expect, Kafka, Maintenance, Replace, Table
 from tests.conftest import ROOT
 from tests.support.flows import only_in_full_runs, rows_of
@@ -389,7 +389,7 @@ def test_a_view_reads_an_old_version_as_it_was_until_its_file_no_longer_declares
     def vacuum(*others: Table) -> list[Path]:
         """As a window does. Returns the files of the log that nobody needs."""
         DeltaTable(str(path)).create_checkpoint()
-        [survey] = table_state.survey(engine, prices, Catalog({table.name: table for table in (prices, *others)}))
+        [survey] = table_survey.survey(engine, prices, Catalog({table.name: table for table in (prices, *others)}))
         engine_maintain.vacuum(spark, prices.name, survey.retention_seconds, {})
         return vacuum_guard.removable_log_files(survey.log, survey.log_needed_from)
 

@@ -32,7 +32,7 @@ from include.engine.stream import preparation
 from include.errors import Unreachable
 from include.lake import locations
 from include.lake.paths import names
-from include.maintenance import table_state, vacuum_guard
+from include.maintenance import table_survey, vacuum_guard
 from include.maintenance.plan import OPTIMIZE, VACUUM
 from include.settings import from_environment, settings
 from include.spec import Table
@@ -123,7 +123,7 @@ def test_a_flow_starts_again_after_the_log_of_its_source_was_cut(chain, engine, 
         run_once(bronze)
         run_once(silver)
     # A checkpoint of bronze's log lies between the start offset and the end offset of silver's last batch.
-    bronze_state = table_state.survey(engine, bronze, Catalog({table.name: table for table in (bronze, silver)}))[0]
+    bronze_state = table_survey.survey(engine, bronze, Catalog({table.name: table for table in (bronze, silver)}))[0]
     vacuum_guard.clean_log(bronze_state.log, bronze_state.log_needed_from)
     chain.topic.send(22)
     run_once(bronze, silver)
@@ -341,7 +341,7 @@ def has_fewer_files(table: Table) -> Callable[[], bool]:
 
 def is_only_vacuum_due(engine, tables: tuple[Table, ...]) -> bool:
     """Whether a window of the first table would vacuum it and not compact it."""
-    [survey] = table_state.survey(engine, tables[0], Catalog({table.name: table for table in tables}))
+    [survey] = table_survey.survey(engine, tables[0], Catalog({table.name: table for table in tables}))
     return survey.plan.step(VACUUM).is_worth_it and not survey.plan.step(OPTIMIZE).is_worth_it
 
 

@@ -12,7 +12,7 @@ from include.engine.tables import create_table, maintain
 from include.errors import FlowBroken
 from include.flows.batches import commit_kind
 from include.lake import locations
-from include.maintenance import table_state
+from include.maintenance import table_survey
 from include.maintenance.plan import OPTIMIZE
 from include.settings import settings
 from include.spec import Delta, Expect, Maintenance, Table
@@ -134,7 +134,7 @@ def clustering_columns(spark, definition: Table) -> list[str]:
 
 
 def plan(definition: Table):
-    survey = table_state.survey(
+    survey = table_survey.survey(
         database.connect(settings().control_url), definition, Catalog({definition.name: definition})
     )[0]
     return survey.plan.step(OPTIMIZE), survey

@@ -18,7 +18,7 @@ from include.flows.batches import BatchHistory
 from include.lake import locations
 from include.ledger import verify
 from include.ledger.batch_files import AppendedFiles
-from include.maintenance import table_state
+from include.maintenance import table_survey
 from include.project.sources import inline_steps
 from include.settings import settings
 from include.spec import Bucket, Delta, Maintenance, Table, Upsert
@@ -304,6 +304,6 @@ def test_vacuum_keeps_the_changes_that_a_stopped_reader_has_yet_to_read(spark, s
     assert not any(file.exists() for file in change_files)
 
 
-def survey_of(table: Table, *readers: Table) -> table_state.TableSurvey:
+def survey_of(table: Table, *readers: Table) -> table_survey.TableSurvey:
     engine = database.connect(settings().control_url)
-    return table_state.survey(engine, table, Catalog({member.name: member for member in (table, *readers)}))[0]
+    return table_survey.survey(engine, table, Catalog({member.name: member for member in (table, *readers)}))[0]

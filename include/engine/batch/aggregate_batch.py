@@ -7,8 +7,8 @@ from pyspark.sql import DataFrame
 
 from include.checkpoints import checkpoint_files
 from include.engine import commit
-from include.engine.batch import isolation
-from include.engine.batch.isolation import Work
+from include.engine.batch import failed_rows
+from include.engine.batch.failed_rows import Work
 from include.engine.batch.writer import Writer, quarantine
 from include.engine.commit import read_table
 from include.engine.rows import deduplicate, prepare, storable, transform
@@ -64,7 +64,7 @@ class AggregateWriter(Writer):
             return storable.guarded(rows, batch.constraints)
 
         work = Work.of_batch(table, batch.metadata)
-        with isolation.rows_and_buckets(source, starts, work, error, aggregate, aggregate_buckets) as isolated:
+        with failed_rows.rows_and_buckets(source, starts, work, error, aggregate, aggregate_buckets) as isolated:
             batch = replace(batch, left_out=batch.left_out | isolated.left_out, may_be_replay=True)
             if isolated.failed:
                 quarantine(isolated.failed.rows, batch)
@@ -77,7 +77,7 @@ class AggregateWriter(Writer):
         """Without buckets each batch reads all rows of the source, and leaves these out for good."""
         if not batch.table.write.recomputes_all:
             return super().left_out(batch, reason)
-        return isolation.left_out_with_batch(batch.rows, batch.table, reason)
+        return failed_rows.left_out_with_batch(batch.rows, batch.table, reason)
 
 
 def _version(batch: MicroBatch) -> int:

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.engine import commit
-from include.engine.batch import isolation
+from include.engine.batch import failed_rows
 from include.engine.batch.writer import CheckedWriter, Writer, quarantine
 from include.engine.rows import deduplicate, prepare, quality, storable, transform
 from include.engine.rows.micro_batch import MicroBatch, Written
@@ -43,7 +43,7 @@ class RecordWriter(Writer):
         return batch.offsets
 
     def _write(self, batch: MicroBatch) -> Written:
-        rows = isolation.with_storable_times(batch.rows)
+        rows = failed_rows.with_storable_times(batch.rows)
         if not batch.constraints:
             # A row that breaks the rule makes the batch fail, and the next try has it among its constraints.
             rows = storable.guarded(rows, (storable.HEADERS,))

@@ -10,16 +10,16 @@ from include import logs
 from include.checkpoints import checkpoint_files
 from include.control.skips import Skip
 from include.engine import commit, struct_type
-from include.engine.batch import batch_of_files, isolation
+from include.engine.batch import batch_of_files, failed_rows
 from include.engine.batch.aggregate_batch import AggregateWriter
 from include.engine.batch.append_batch import AppendWriter, RecordWriter
-from include.engine.batch.isolation import Work
+from include.engine.batch.failed_rows import Work
 from include.engine.batch.merge_batch import MergeWriter
 from include.engine.batch.writer import Writer, quarantine
 from include.engine.checkpoints.checkpoint import Checkpoint, require_unrestored
 from include.engine.commit import CommitMetadata
 from include.engine.fast_path.path import FastPath
-from include.engine.python.limits import limited
+from include.engine.python_limits import limited
 from include.engine.rows import prepare, storable, watermark
 from include.engine.rows.lookup import Versions
 from include.engine.rows.micro_batch import MicroBatch, Written
@@ -143,8 +143,8 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
         with limited(rows.sparkSession, context.table, batch):
             _write_unwritten(rows, batch, context)
     except (PySparkException, Py4JError) as error:
-        if isinstance(error, commit.CONFLICTS) or not isolation.is_suspected(error, context.table):
-            if unread := isolation.of_unread_file(context.table, context.stamp(batch), error):
+        if isinstance(error, commit.CONFLICTS) or not failed_rows.is_suspected(error, context.table):
+            if unread := failed_rows.of_unread_file(context.table, context.stamp(batch), error):
                 raise unread from error
             raise
         if commit.is_written(context.stamp(batch)):
@@ -155,7 +155,7 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
             raise SourceRowsNeeded from error
         if context.table.origin.reads_files:
             # Its files were searched already.
-            raise isolation.not_narrowed(Work.of_batch(context.table, context.stamp(batch)), error) from error
+            raise failed_rows.not_narrowed(Work.of_batch(context.table, context.stamp(batch)), error) from error
         _write_isolated(rows, batch, context, error)
 
 
@@ -183,7 +183,7 @@ def _leave_out(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, 
 def _write_isolated(rows: DataFrame, number: int, context: FlowContext, error: Exception) -> None:
     """Writes the batch without the rows that make it fail with this error. These go to the quarantine."""
     table, metadata = context.table, context.stamp(number)
-    isolation.announce(Work.of_batch(table, metadata), error)
+    failed_rows.announce(Work.of_batch(table, metadata), error)
     if context.fast_path:
         context.fast_path.forget()
     of_source = (storable.HEADERS,) if prepare.is_raw(table) else ()
@@ -202,7 +202,7 @@ def _write_unwritten(rows: DataFrame, number: int, context: FlowContext) -> None
     context.read_times(rows.sparkSession, number)
     if _writer_of(table).reads_again and (context.left_out is None or context.left_out):
         # A backfill may have made rows of them.
-        context.left_out = isolation.left_out(table)
+        context.left_out = failed_rows.left_out(table)
     batch = context.batch(rows, metadata)
     if context.fast_path and not table.origin.reads_files and not batch.left_out:
         if written := _write_small(batch, context, context.fast_path):

@@ -7,10 +7,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.engine import commit, sql_text
-from include.engine.batch import isolation
-from include.engine.batch.isolation import Work
+from include.engine.batch import failed_rows
+from include.engine.batch.failed_rows import Work
 from include.engine.commit import read_table
-from include.engine.python.limits import limited
+from include.engine.python_limits import limited
 from include.engine.rows import deduplicate, lookup, prepare, quality, storable, watermark
 from include.engine.rows.micro_batch import MicroBatch, Written
 from include.engine.rows.quality import RowCounts
@@ -57,14 +57,14 @@ class Writer:
     def write_isolated(self, batch: MicroBatch, error: Exception) -> Written:
         """Writes the batch without the rows that make it fail with this error. These go to the quarantine."""
         work = Work.of_batch(batch.table, batch.metadata)
-        is_proven = isolation.has_made_rows(batch.table, batch.checkpoint)
+        is_proven = failed_rows.has_made_rows(batch.table, batch.checkpoint)
 
         def check(some_rows: DataFrame) -> DataFrame:
             return self.checked(replace(batch, rows=some_rows))
 
         with (
-            isolation.isolated(batch, error, check, is_proven) as isolated,
-            isolation.narrowed(work),
+            failed_rows.isolated(batch, error, check, is_proven) as isolated,
+            failed_rows.narrowed(work),
             limited(batch.spark, batch.table, batch.metadata.batch),
         ):
             # An earlier try may have left rows in the quarantine.

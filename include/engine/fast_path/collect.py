@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from include.engine.fast_path.dimensions import Dimensions, local_frame
 from include.engine.fast_path.known_keys import micros
+from include.engine.fast_path.lookup_tables import Dimensions, local_frame
 from include.engine.fast_path.source import PlannedRead
 from include.engine.fast_path.transaction import Refusal
 from include.engine.rows import prepare, quality, storable

@@ -18,8 +18,8 @@ from include.delta import stored_table
 from include.engine.commit import CommitMetadata
 from include.engine.fast_path import data_file, known_keys, replaced_files
 from include.engine.fast_path.collect import Collector, JudgedRows
-from include.engine.fast_path.dimensions import local_frame
 from include.engine.fast_path.known_keys import Key, keys_of, not_compared
+from include.engine.fast_path.lookup_tables import local_frame
 from include.engine.fast_path.replaced_files import Replacement, StoredFile
 from include.engine.fast_path.source import PlannedRead
 from include.engine.fast_path.transaction import Refusal, Transaction

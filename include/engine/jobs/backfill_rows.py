@@ -17,7 +17,7 @@ from include.checkpoints import checkpoint_files
 from include.checkpoints.offset_ranges import delta_position
 from include.control.jobs.backfills import Backfill
 from include.delta.delta_log import DeltaLog
-from include.engine.batch import isolation
+from include.engine.batch import failed_rows
 from include.engine.commit import read_table
 from include.engine.jobs import left_out
 from include.engine.jobs.left_out import FlowLeftOut, LeftOut
@@ -83,7 +83,7 @@ def _made(
 ) -> RangeRows:
     """Returns the rows of the range that are made of these source rows, by flow. Rows that fail are left out."""
     flows = {flow.flow: flow for flow in table.flows if flow.flow in sources}
-    known, work = isolation.left_out(table), left_out.work_of(table, job)
+    known, work = failed_rows.left_out(table), left_out.work_of(table, job)
 
     def persisted(parts: Mapping[str, DataFrame]) -> tuple[DataFrame, int]:
         made = [_transformed(rows, flows[name], job) for name, rows in parts.items()]
@@ -101,11 +101,11 @@ def _made(
         rows, count = persisted(sources)
         parts = left_out_by_flow(False) if known else {}
     except (PySparkException, Py4JError) as error:
-        if not isolation.is_suspected(error, table):
+        if not failed_rows.is_suspected(error, table):
             raise
-        isolation.announce(work, error)
+        failed_rows.announce(work, error)
         parts = left_out_by_flow(True)
-        with isolation.narrowed(work):
+        with failed_rows.narrowed(work):
             rows, count = persisted(
                 {name: transform.without(source, parts[name].failing) for name, source in sources.items()}
             )
@@ -129,7 +129,7 @@ def compute_aggregate(spark: SparkSession, table: Table, job: Backfill) -> Range
         rows, count = _persist_on_disk(storable.guarded(rows, storable.constraints_of(table)))
         return RangeRows(rows, count, commits, left_out.of_aggregate(source, table, write, job, buckets))
     except (PySparkException, Py4JError) as error:
-        if not isolation.is_suspected(error, table):
+        if not failed_rows.is_suspected(error, table):
             raise
         with left_out.isolated_aggregate(source, table, write, job, buckets, version, error) as (rows, now_left_out):
             rows, count = _persist_on_disk(rows)

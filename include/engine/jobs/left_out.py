@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 
 from include.control.jobs.backfills import Backfill
 from include.engine import sql_text
-from include.engine.batch import isolation, poison
-from include.engine.batch.isolation import Work
+from include.engine.batch import bisection, failed_rows
+from include.engine.batch.failed_rows import Work
 from include.engine.commit import read_table
 from include.engine.rows import deduplicate, quality, storable, transform
 from include.engine.rows.micro_batch import FailedRows
@@ -82,12 +82,12 @@ def of_flow(
     """Returns what the backfill leaves out of these source rows.
 
     make: makes rows of the range. known: source rows, as JSON, that are in the quarantine because they failed.
-    has_failed: whether one fails now. Raises FlowBroken as `isolation.failing` does.
+    has_failed: whether one fails now. Raises FlowBroken as `failed_rows.failing` does.
     """
     failed: FailedRows | None = None
     failing = frozenset[str]()
     if has_failed:
-        failed, failing = isolation.failing(
+        failed, failing = failed_rows.failing(
             source,
             lambda rows: checked(make(rows), flow),
             work_of(flow, job),
@@ -100,7 +100,7 @@ def of_flow(
 
 def of_aggregate(source: DataFrame, table: Table, write: Upsert, job: Backfill, buckets: Buckets) -> LeftOut:
     """Returns what leaves the quarantine of an aggregate where nothing fails. source, buckets: of the range."""
-    known = isolation.left_out(table)
+    known = failed_rows.left_out(table)
     if not known or job.range == Slice():
         return LeftOut()
     return LeftOut(superseded=_passing(source, table, buckets, known) | _places(_starts(source, table, write, job)))
@@ -115,7 +115,7 @@ def isolated_aggregate(
     source, buckets: of the range. A bucket that fails as a whole keeps its stored rows. error: of all together.
     """
     work, spark, bucket = work_of(table, job), source.sparkSession, write.recompute
-    isolation.announce(work, error)
+    failed_rows.announce(work, error)
     starts, constraints = _starts(source, table, write, job), storable.constraints_of(table)
 
     def at(some_starts: Collection[int | None], failing: Collection[int | None], records: frozenset[str]) -> DataFrame:
@@ -124,7 +124,7 @@ def isolated_aggregate(
         some = Buckets.at(some_starts, bucket, write, failing)
         return storable.guarded(transform.recomputed(spark, table, write, version, some, records), constraints)
 
-    with isolation.rows_and_buckets(
+    with failed_rows.rows_and_buckets(
         source,
         starts,
         work,
@@ -139,7 +139,7 @@ def isolated_aggregate(
             rows = rows.unionByName(read_table(spark, table.name).filter(kept))
         passing = frozenset[str]()
         if job.range != Slice():
-            passing = _passing(source, table, buckets, isolation.left_out(table) - isolated.left_out)
+            passing = _passing(source, table, buckets, failed_rows.left_out(table) - isolated.left_out)
         failed = {table.flow: isolated.failed.rows} if isolated.failed else {}
         yield rows, LeftOut(failed, isolated.left_out | passing | _places(starts))
 
@@ -163,7 +163,7 @@ def _passing(source: DataFrame, table: Table, buckets: Buckets, known: frozenset
 
 
 def _places(starts: Collection[int | None]) -> frozenset[str]:
-    return frozenset(json.dumps(isolation.bucket_place(start)) for start in starts)
+    return frozenset(json.dumps(failed_rows.bucket_place(start)) for start in starts)
 
 
 def _that_make_rows(
@@ -172,6 +172,6 @@ def _that_make_rows(
     """Returns those of these source rows, as JSON, of which rows of the range are made."""
     if not records:
         return frozenset()
-    with poison.persisted(transform.only(source, records)) as rows:
-        positions = poison.that_hold(rows.count, lambda begin, end: not make(rows.part(begin, end)).isEmpty())
+    with bisection.persisted(transform.only(source, records)) as rows:
+        positions = bisection.that_hold(rows.count, lambda begin, end: not make(rows.part(begin, end)).isEmpty())
         return frozenset(rows.texts(positions))

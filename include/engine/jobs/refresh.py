@@ -24,7 +24,7 @@ from include.delta import stored_table, versions
 from include.engine import commit, failure, struct_type
 from include.engine.commit import read_as_of
 from include.engine.jobs.incremental import EMPTY_COMMITS, Change, Computation
-from include.engine.jobs.table_window import Window
+from include.engine.jobs.maintenance_window import Window
 from include.engine.jobs.worker import Worker, open_worker
 from include.engine.rows import quality
 from include.engine.rows.quality import RowCounts

@@ -26,7 +26,7 @@ from include.engine.jobs.backfill_commits import (
     replace_table,
 )
 from include.engine.jobs.backfill_rows import CheckedRows, RangeRows, check_rows, compute_aggregate, compute_rows
-from include.engine.jobs.table_window import Window
+from include.engine.jobs.maintenance_window import Window
 from include.engine.jobs.worker import Worker
 from include.engine.rows import transform
 from include.engine.tables import create_table

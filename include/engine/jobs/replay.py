@@ -26,9 +26,9 @@ from include.control.store.job_id import JobId, JobKind
 from include.control.store.job_schema import jobs
 from include.delta import stored_table
 from include.engine import commit, sql_text, struct_type
-from include.engine.batch import merge_batch, poison
+from include.engine.batch import bisection, merge_batch
 from include.engine.commit import read_table
-from include.engine.jobs.table_window import Window
+from include.engine.jobs.maintenance_window import Window
 from include.engine.jobs.worker import Worker, open_worker
 from include.engine.rows import deduplicate, quality, storable, transform
 from include.engine.rows.merge_changes import DELETED
@@ -83,13 +83,13 @@ def _retried_of_flow(spark: SparkSession, flow: Table, failed_rows: DataFrame) -
         rows = transform.apply_transform(transform.apply_steps(rows, flow), flow)
         return quality.with_violations(rows, storable.rules_of(flow), flow)
 
-    with poison.persisted(source) as rows:
+    with bisection.persisted(source) as rows:
 
         def error_of(begin: int, end: int) -> Exception | None:
-            return poison.error_of(lambda: made(rows.part(begin, end)).write.format("noop").mode("overwrite").save())
+            return bisection.error_of(lambda: made(rows.part(begin, end)).write.format("noop").mode("overwrite").save())
 
         error = error_of(0, rows.count) if rows.count else None
-        search = poison.search(rows.count, error_of, error, has_passed=True) if error else poison.Search()
+        search = bisection.search(rows.count, error_of, error, has_passed=True) if error else bisection.Search()
         failing = {row.position for row in search.found}
         passing = [position for position in range(rows.count) if position not in failing]
         if search.is_over or not passing:

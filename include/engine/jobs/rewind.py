@@ -21,7 +21,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine import commit, failure, sql_text
 from include.engine.checkpoints import checkpoint
 from include.engine.jobs import refresh
-from include.engine.jobs.table_window import Window
+from include.engine.jobs.maintenance_window import Window
 from include.engine.jobs.worker import Worker, open_worker
 from include.errors import FlowFailed, LeaseHeld, LedgerMismatch, SluiceError, Unreachable, UsageError
 from include.lake import locations

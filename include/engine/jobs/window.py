@@ -10,14 +10,14 @@ from include.control.jobs.store import DONE
 from include.control.store import database, job_id
 from include.control.store.job_id import JobKind
 from include.engine.jobs.worker import Worker, open_worker
-from include.maintenance import table_state
+from include.maintenance import table_survey
 from include.settings import settings
 from include.spec import Table
 
 
 def dry_run(table: Table, tables: Catalog) -> None:
     """Prints what a window would do now and which files it would delete; changes nothing."""
-    plan = table_state.plan_window(database.connect(settings().control_url), table, tables)
+    plan = table_survey.plan_window(database.connect(settings().control_url), table, tables)
     print("\n".join([*plan.lines(), *plan.deletions()]))
 
 
@@ -28,12 +28,12 @@ def run(table: Table, tables: Catalog, number: int | None = None) -> None:
     """
     engine = database.connect(settings().control_url)
     if number is None:
-        plan = table_state.plan_window(engine, table, tables)
+        plan = table_survey.plan_window(engine, table, tables)
         print("\n".join(plan.lines()), flush=True)
         number = plan.store(engine, store.BY_HAND)
         if number is None:
             return
-    with open_worker(engine, tables, f"maintain {table.name}", table_state.stored_tables(table)) as worker:
+    with open_worker(engine, tables, f"maintain {table.name}", table_survey.stored_tables(table)) as worker:
         WindowJob(engine, job_id.window(number)).work(worker)
 
 

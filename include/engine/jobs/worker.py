@@ -17,7 +17,7 @@ from include.control.lease_renewer import LeaseRenewer
 from include.control.leases import lease
 from include.control.leases.process import Holder
 from include.engine.commit import read_table
-from include.engine.jobs.table_window import Window
+from include.engine.jobs.maintenance_window import Window
 from include.engine.session import open_session
 from include.engine.stream import driver
 from include.engine.stream.host import Host

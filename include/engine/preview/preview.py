@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from include.catalog import Catalog
 from include.checkpoints.landing_folder import FolderFile
 from include.engine import failure
-from include.engine.batch import batch_of_files, isolation, poison
+from include.engine.batch import batch_of_files, bisection, failed_rows
 from include.engine.commit import read_table
 from include.engine.files import file_headers, schema_evolution
 from include.engine.files.formats.format import FileHeader
@@ -75,7 +75,7 @@ def evaluated_by_source(
     try:
         return Evaluated(outcome_of(sources))
     except (PySparkException, Py4JError) as error:
-        if not isolation.is_suspected(error, table):
+        if not failed_rows.is_suspected(error, table):
             raise
         return _without_failing(dict(sources), outcome_of, error)
 
@@ -87,12 +87,12 @@ def _without_failing(
     failed, notes, still = dict[str, str](), list[str](), error
     with ExitStack() as held:
         for name in list(sources):
-            rows = held.enter_context(poison.persisted(sources[name]))
+            rows = held.enter_context(bisection.persisted(sources[name]))
 
-            def error_of(begin: int, end: int, name: str = name, rows: poison.Rows = rows) -> Exception | None:
-                return poison.error_of(lambda: outcome_of({**sources, name: rows.part(begin, end)}))
+            def error_of(begin: int, end: int, name: str = name, rows: bisection.Rows = rows) -> Exception | None:
+                return bisection.error_of(lambda: outcome_of({**sources, name: rows.part(begin, end)}))
 
-            search = poison.search(rows.count, error_of, still) if rows.count else poison.Search()
+            search = bisection.search(rows.count, error_of, still) if rows.count else bisection.Search()
             if search.is_broken and name != list(sources)[-1]:
                 # The rows of another source may be to blame.
                 continue
@@ -101,7 +101,7 @@ def _without_failing(
             sources[name] = rows.without([row.position for row in search.found])
             if search.is_over:
                 sources[name] = sources[name].limit(0)
-        if last := poison.error_of(lambda: outcome_of(sources)):
+        if last := bisection.error_of(lambda: outcome_of(sources)):
             notes.append(f"the rows fail together, and none of them alone: {failure.reason(last)}")
             sources = {name: rows.limit(0) for name, rows in sources.items()}
         result = outcome_of(sources)

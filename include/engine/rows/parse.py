@@ -8,8 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StringType, StructField, StructType
 
-from include.engine.python import json_schema
-from include.engine.rows import writer_schemas
+from include.engine.rows import json_schema, writer_schemas
 from include.engine.values import json_document
 from include.engine.values.cast import cast
 from include.spec import Cast, Json, Table

@@ -12,9 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StructType
 from pyspark.util import PythonEvalType
 
-from include.engine import struct_type
+from include.engine import python_limits, struct_type
 from include.engine.commit import read_table
-from include.engine.python import limits
 from include.engine.rows import deduplicate, lookup, merge_changes, parse, parse_avro, parse_debezium, storable
 from include.engine.rows.merge_changes import flags
 from include.engine.session import jvm_of
@@ -107,9 +106,9 @@ def transformed(rows: DataFrame, table: Table, dimensions: Sequence[DataFrame] |
             dimensions = lookup.dimensions(rows.sparkSession, table, None)
         rows = lookup.join(rows, table, dimensions)
     if table.transform:
-        limits.limit_memory(rows.sparkSession, table)
+        python_limits.limit_memory(rows.sparkSession, table)
         rows = apply(rows, table.transform)
-        limits.require_limits(rows, table)
+        python_limits.require_limits(rows, table)
     columns = [F.col(f"`{name}`") for name in names_of_rows(table)]
     if table.merges_changes:
         may_be_tombstone = has_tombstones(table) and "_op" in rows.columns

@@ -16,7 +16,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import DataType, StructType
 
 from include.engine.files.formats.columns import fits
-from include.engine.python import json_schema
+from include.engine.rows import json_schema
 from include.errors import FlowBroken
 from include.kafka import schema_registry as registry_client
 from include.project.avro import RefersToItself, fields, record_name, schemas_by_id

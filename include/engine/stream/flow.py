@@ -40,8 +40,8 @@ from include.errors import FlowBroken, Unreachable
 from include.kafka import broker, cluster
 from include.kafka.cluster import AccessRefused
 from include.kafka.topics import added, require_unreplaced
-from include.maintenance import table_state
-from include.maintenance.table_state import CompactionPlace
+from include.maintenance import table_survey
+from include.maintenance.table_survey import CompactionPlace
 from include.monitoring import first_load
 from include.monitoring.first_load import FirstLoad
 from include.settings import settings
@@ -397,7 +397,7 @@ def _await_first_load(
 
 def _lock_request(spark: SparkSession, table: Table) -> LockRequest:
     is_conditional = late_commits_fail(spark)
-    is_alone = table_state.needs_exclusive_write(table, is_conditional)
+    is_alone = table_survey.needs_exclusive_write(table, is_conditional)
     return LockRequest(table.flow, table.name, is_alone, is_conditional)
 
 
@@ -426,11 +426,11 @@ def _compact(spark: SparkSession, table: Table, batch_id: int, newest: int | Non
     try:
         retained.forget_late(spark, table, newest, {"forgets": table.name, "batch": batch_id})
         # A table that its stream compacts is so on any store.
-        place, _ = table_state.place_of_compaction(table, late_commits_fail=False)
+        place, _ = table_survey.place_of_compaction(table, late_commits_fail=False)
         if place is not CompactionPlace.INLINE:
             return
         engine = database.connect(settings().control_url)
-        compaction = table_state.survey(engine, table, catalog.load())[0].compaction
+        compaction = table_survey.survey(engine, table, catalog.load())[0].compaction
         if compaction.is_worth_it:
             logs.info(compaction.why, table.name)
             maintain.compact(spark, table.name, compaction, {"inline": table.name, "batch": batch_id})

@@ -8,7 +8,7 @@ import pytest
 
 from include.catalog import Catalog
 from include.delta.delta_log import DeltaLog
-from include.engine.fast_path import dimensions
+from include.engine.fast_path import lookup_tables
 from include.engine.jobs import replay
 from include.engine.rows import lookup
 from include.errors import Unreachable, UsageError
@@ -165,7 +165,7 @@ def test_a_history_gives_its_current_row_if_the_lookup_says_so(name, append, run
 
 
 def test_changes_of_keys_and_large_tables_are_looked_up_too(name, append, run_once, monkeypatch):
-    monkeypatch.setattr(dimensions, "MOST_BYTES", 1)
+    monkeypatch.setattr(lookup_tables, "MOST_BYTES", 1)
     table = sales(
         name,
         Lookup(f"silver.{name}_products", on={"product": "product"}, columns=("title",), prefix="product_"),

@@ -9,7 +9,7 @@ import pytest
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
-from include.engine.batch import poison
+from include.engine.batch import bisection
 from include.engine.rows import storable
 from include.errors import FlowBroken
 from include.lake import locations
@@ -248,7 +248,7 @@ def test_an_aggregate_without_buckets_leaves_out_the_row_with_which_it_fails_or_
     assert sorted(left_out) == [2, 3]
     assert left_out[2].startswith("together with other rows: [ARITHMETIC_OVERFLOW")
     assert [row["total"] for row in rows_of(of.name)] == [most]
-    monkeypatch.setattr(poison, "MOST_TOGETHER", 0)
+    monkeypatch.setattr(bisection, "MOST_TOGETHER", 0)
     arrive(spark, name, good(4))
     with pytest.raises(FlowBroken, match="batch 3 fails, and no row of it alone .*action skip"):
         run_once(of)

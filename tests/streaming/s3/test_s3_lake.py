@@ -20,14 +20,14 @@ from include.control.leases.process import Holder
 from include.control.store import database
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
-from include.engine.jobs.table_window import Window
+from include.engine.jobs.maintenance_window import Window
 from include.engine.jobs.worker import leases
 from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.lake import locations
 from include.lake.paths import ObjectPath
 from include.ledger import explain, inspection, quarantine, verify
-from include.maintenance import table_state, vacuum_guard
+from include.maintenance import table_survey, vacuum_guard
 from include.monitoring import status
 from include.settings import settings
 from include.spec import Maintenance
@@ -94,7 +94,7 @@ def test_rows_pass_all_layers_and_every_reader_without_a_jvm_finds_them(chain, r
         [],
         {silver.name: True, gold.name: True},
     )
-    [survey, _] = table_state.survey(engine, silver, tables)
+    [survey, _] = table_survey.survey(engine, silver, tables)
     assert survey.would_delete(0.0) == vacuum_guard.dead_files(survey.log) == []
     rows = duckdb.from_arrow(stored_table.dataset(gold.name))
     assert rows.sum("rows").fetchall() == [(12,)]

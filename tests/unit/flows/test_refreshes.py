@@ -14,8 +14,8 @@ from include.errors import FlowBroken, LedgerMismatch, UsageError
 from include.flows import refreshes
 from include.lake import locations
 from include.ledger import explain, inspection, row_outcomes, verify
-from include.maintenance import table_state, vacuum_guard
-from include.maintenance.table_state import CompactionPlace, place_of_compaction
+from include.maintenance import table_survey, vacuum_guard
+from include.maintenance.table_survey import CompactionPlace, place_of_compaction
 from include.monitoring import graph, lag, lineage, status, trend
 from include.monitoring.trend import Direction
 from include.settings import settings
@@ -276,7 +276,7 @@ def test_lineage_tells_a_refresh_once_with_the_versions_it_read(made):
 
 def test_a_view_is_looked_after_in_windows_and_holds_back_no_vacuum_of_what_it_reads(made):
     engine = database.connect(settings().control_url)
-    [survey] = table_state.survey(engine, JOINED, TABLES)
+    [survey] = table_survey.survey(engine, JOINED, TABLES)
     assert survey.held.name.startswith(vacuum_guard.PROMISE)
     assert vacuum_guard.readers(TABLES, "silver.clicks") == {}
     assert place_of_compaction(JOINED, late_commits_fail=True)[0] is CompactionPlace.WINDOW

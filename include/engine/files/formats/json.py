@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
+from include.engine.files.formats import json_documents
 from include.engine.files.formats.columns import Columns, FileColumn
 from include.engine.files.formats.format import (
     BYTES,
@@ -21,7 +22,6 @@ from include.engine.files.formats.format import (
     with_values,
 )
 from include.engine.files.formats.text import TextHead
-from include.engine.python import json_documents
 from include.engine.values import json_document
 from include.spec import Files
 

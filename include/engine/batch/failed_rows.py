@@ -15,11 +15,11 @@ from include.checkpoints import checkpoint_files, offset_ranges
 from include.checkpoints.offset_ranges import OffsetRange
 from include.delta import stored_table
 from include.engine import failure
-from include.engine.batch import poison
+from include.engine.batch import bisection
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.commit import CONFLICTS, CommitMetadata, read_table
 from include.engine.fast_path.topic_reader import FIRST_MS, LAST_MS
-from include.engine.python.limits import is_too_large, limited, too_large
+from include.engine.python_limits import is_too_large, limited, too_large
 from include.engine.rows import prepare, quality, read, storable, transform
 from include.engine.rows.micro_batch import FailedRows, MicroBatch
 from include.engine.tables import create_table
@@ -105,7 +105,7 @@ def isolated(batch: MicroBatch, error: Exception, check: Check, is_proven: bool)
     if prepare.is_raw(table):
         yield Isolated(readable, unread)
         return
-    with poison.persisted(readable) as batch_rows:
+    with bisection.persisted(readable) as batch_rows:
         found = _found(batch_rows, check, work, error, is_proven)
         if found is None:
             raise not_narrowed(work, error) from error
@@ -133,36 +133,36 @@ def failing(
     tried. is_part: `check` leaves out most rows, so that rows that pass prove nothing unless they make rows. Raises
     FlowBroken as `isolated` does.
     """
-    error = poison.error_of(lambda: _run(check(rows), work))
+    error = bisection.error_of(lambda: _run(check(rows), work))
     if error is None:
         return None, frozenset()
-    others_pass = bool(known) and not poison.error_of(lambda: _run(check(transform.without(rows, known)), work))
-    with poison.persisted(transform.only(rows, known) if others_pass else rows) as source_rows:
+    others_pass = bool(known) and not bisection.error_of(lambda: _run(check(transform.without(rows, known)), work))
+    with bisection.persisted(transform.only(rows, known) if others_pass else rows) as source_rows:
         search = _searched(source_rows, check, work, has_passed=others_pass)
         if search is None or not search.found:
             return None, frozenset()
         if is_part and not others_pass:
             rest = check(source_rows.without([row.position for row in search.found]))
-            search.has_passed = bool(poison.error_of(rest.first)) or not rest.isEmpty()
+            search.has_passed = bool(bisection.error_of(rest.first)) or not rest.isEmpty()
         _require_bearable(search, source_rows.place, work, error, is_proven=others_pass)
         records = source_rows.records(search.found)
     left = frozenset(row[FAILED_RECORD] for row in records.select(FAILED_RECORD).collect())
     return _failed_rows(records, len(search.found), work.table), left
 
 
-def _searched(rows: poison.Rows, check: Check, work: Work, has_passed: bool = False) -> poison.Search | None:
+def _searched(rows: bisection.Rows, check: Check, work: Work, has_passed: bool = False) -> bisection.Search | None:
     """Searches rows that fail by themselves. Returns None if the rows pass now."""
 
     def error_of(begin: int, end: int) -> Exception | None:
-        return poison.error_of(lambda: _run(check(rows.part(begin, end)), work))
+        return bisection.error_of(lambda: _run(check(rows.part(begin, end)), work))
 
     repeated = error_of(0, rows.count) if rows.count else None
-    return poison.search(rows.count, error_of, repeated, has_passed) if repeated else None
+    return bisection.search(rows.count, error_of, repeated, has_passed) if repeated else None
 
 
 def _found(
-    rows: poison.Rows, check: Check, work: Work, error: Exception, is_proven: bool
-) -> list[poison.Failing] | None:
+    rows: bisection.Rows, check: Check, work: Work, error: Exception, is_proven: bool
+) -> list[bisection.Failing] | None:
     """Returns the rows that fail by themselves; None if only several together do. Raises FlowBroken if these are no
     exception.
     """
@@ -203,11 +203,11 @@ def rows_and_buckets(
     `isolated` does, and if an aggregate without buckets fails with too many rows.
     """
     table = work.table
-    with poison.persisted(source) as source_rows:
+    with bisection.persisted(source) as source_rows:
         is_proven = stored_table.open_table(table.name).count() > 0
         found = _found(source_rows, aggregate, work, error, is_proven) or []
         rest = source_rows.without([row.position for row in found])
-        still = poison.error_of(lambda: _run(aggregate(rest), work))
+        still = bisection.error_of(lambda: _run(aggregate(rest), work))
         if still and not starts:
             found = [*found, *_together(source_rows, found, aggregate, work, still)]
             still = None
@@ -217,21 +217,21 @@ def rows_and_buckets(
         if still is None:
             yield IsolatedBuckets(list(starts), [], records, rows)
             return
-        bad = poison.search(
+        bad = bisection.search(
             len(starts),
-            lambda begin, end: poison.error_of(lambda: _run(aggregate_buckets(starts[begin:end], records), work)),
+            lambda begin, end: bisection.error_of(lambda: _run(aggregate_buckets(starts[begin:end], records), work)),
             still,
         ).found
         places = [bucket_place(starts[failing.position]) for failing in bad]
-        named = poison.records_of(source.sparkSession, places, [failing.reason for failing in bad])
+        named = bisection.records_of(source.sparkSession, places, [failing.reason for failing in bad])
         left = [starts[failing.position] for failing in bad]
         good = [start for start in starts if start not in left]
         yield IsolatedBuckets(good, left, records, _union(rows, _failed_rows(named, len(bad), table)))
 
 
 def _together(
-    rows: poison.Rows, found: Sequence[poison.Failing], aggregate: Check, work: Work, error: Exception
-) -> list[poison.Failing]:
+    rows: bisection.Rows, found: Sequence[bisection.Failing], aggregate: Check, work: Work, error: Exception
+) -> list[bisection.Failing]:
     """Returns the rows with which the rows before them fail together, although each passes alone.
 
     found: rows that are left out already.
@@ -240,9 +240,9 @@ def _together(
 
     def error_of(end: int, left_out: frozenset[int]) -> Exception | None:
         some_rows = rows.part(0, end, without=alone | left_out)
-        return poison.error_of(lambda: _run(aggregate(some_rows), work))
+        return bisection.error_of(lambda: _run(aggregate(some_rows), work))
 
-    together = poison.search_together(rows.count, error_of)
+    together = bisection.search_together(rows.count, error_of)
     if together is None:
         raise not_narrowed(work, error) from error
     return together
@@ -262,7 +262,7 @@ def left_out_with_batch(rows: DataFrame, table: Table, reason: str) -> DataFrame
     if table.origin.changes:
         rows = rows.filter(F.col("_change_type").isin("insert", "update_postimage")).drop(*changes)
     columns = {FAILED_RECORD: transform.record(rows.columns), FAILED_REASON: F.lit(reason)}
-    return _failed_rows(poison.as_failed(rows.withColumns(columns)), 0, table).rows
+    return _failed_rows(bisection.as_failed(rows.withColumns(columns)), 0, table).rows
 
 
 def left_out(table: Table) -> frozenset[str]:
@@ -283,7 +283,7 @@ def _run(rows: DataFrame, work: Work) -> None:
 
 
 def _require_bearable(
-    search: poison.Search, place: Callable[[int], str], work: Work, error: Exception, is_proven: bool
+    search: bisection.Search, place: Callable[[int], str], work: Work, error: Exception, is_proven: bool
 ) -> None:
     """Raises FlowBroken if the rows that fail are no exception."""
     table, first = work.table, search.found[0]
@@ -330,7 +330,7 @@ def _failed_rows(rows: DataFrame, count: int, table: Table) -> FailedRows:
     if not locations.is_stored(table.quarantine):
         create_table.create_quarantine(spark, table, spark.sql)
     stored = read_table(spark, table.quarantine)
-    return FailedRows(storable.for_quarantine(poison.for_quarantine(rows, stored)), count)
+    return FailedRows(storable.for_quarantine(bisection.for_quarantine(rows, stored)), count)
 
 
 def _union(first: FailedRows | None, second: FailedRows | None) -> FailedRows | None:
@@ -356,7 +356,7 @@ def _readable(rows: DataFrame, work: Work, metadata: CommitMetadata) -> tuple[Da
         return rows, None
     source = table.source_as(Kafka)
     guard = with_storable_times if prepare.is_raw(table) else lambda records: records
-    error = poison.error_of(lambda: guard(rows).write.format("noop").mode("overwrite").save())
+    error = bisection.error_of(lambda: guard(rows).write.format("noop").mode("overwrite").save())
     if error is None:
         return rows, None
     spark = rows.sparkSession
@@ -365,15 +365,15 @@ def _readable(rows: DataFrame, work: Work, metadata: CommitMetadata) -> tuple[Da
 
     def error_of(begin: int, end: int) -> Exception | None:
         records = guard(read.kafka_between(spark, source, _part(ranges, begin, end)))
-        return poison.error_of(lambda: records.write.format("noop").mode("overwrite").save())
+        return bisection.error_of(lambda: records.write.format("noop").mode("overwrite").save())
 
-    search = poison.search(count, error_of, error)
+    search = bisection.search(count, error_of, error)
     unread = [(_part(ranges, row.position, row.position + 1)[0], row.reason) for row in search.found]
     if not search.found:
         raise not_narrowed(work, error) from error
     _require_bearable(search, lambda position: str(_part(ranges, position, position + 1)[0]), work, error, True)
     places = broker.read_raw(source, [range_ for range_, _ in unread])
-    failed = poison.records_of(spark, places, [reason for _, reason in unread])
+    failed = bisection.records_of(spark, places, [reason for _, reason in unread])
     readable = [range_ for part in _between(ranges, [row.position for row in search.found]) for range_ in part]
     records = read.kafka_between(spark, source, readable) if readable else rows.limit(0)
     return records, _failed_rows(failed, len(unread), table)

@@ -19,9 +19,9 @@ from include.control.jobs.windows import Window
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.lake import locations
-from include.maintenance import table_state
+from include.maintenance import table_survey
 from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
-from include.maintenance.table_state import CLOCK_SKEW_SECONDS, TableSurvey, WindowPlan
+from include.maintenance.table_survey import CLOCK_SKEW_SECONDS, TableSurvey, WindowPlan
 from include.project.ranges import Slice
 from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Replace, Table, Upsert
 from tests.support import delta_log
@@ -56,7 +56,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 @pytest.fixture
 def look(engine: Engine):
     def surveys(table: Table, *others: Table) -> list[TableSurvey]:
-        return table_state.survey(engine, table, Catalog({entry.name: entry for entry in (table, *others)}))
+        return table_survey.survey(engine, table, Catalog({entry.name: entry for entry in (table, *others)}))
 
     return surveys
 
@@ -92,7 +92,7 @@ def grow_older(name: str, seconds: float) -> None:
 
 
 def plan_of(engine: Engine, table: Table, *others: Table) -> WindowPlan:
-    return table_state.plan_window(engine, table, Catalog({entry.name: entry for entry in (table, *others)}))
+    return table_survey.plan_window(engine, table, Catalog({entry.name: entry for entry in (table, *others)}))
 
 
 def test_a_table_that_nobody_stored_has_nothing_to_be_done(engine: Engine):
@@ -310,7 +310,7 @@ def test_a_shape_is_the_newest_version_in_numbers():
     path = locations.table_path(SOURCE)
     write_deltalake(str(path), pyarrow.table({"number": range(100_000)}), mode="append")
     small, large = sorted({file.bytes for file in DeltaLog(path).state.live})
-    shape = table_state.shape(DeltaLog(path), good_bytes=large)
+    shape = table_survey.shape(DeltaLog(path), good_bytes=large)
     assert (shape.version, shape.files, shape.bytes) == (2, 3, 2 * small + large)
     assert (shape.small_files, shape.rows) == (2, 100_002)
     assert shape.small_ratio == pytest.approx(2 / 3)
@@ -324,4 +324,4 @@ def test_rows_that_somebody_did_not_count_are_not_guessed():
     for action in actions:
         action.get("add", {}).pop("stats", None)
     newest.write_text("\n".join(map(json.dumps, actions)))
-    assert table_state.shape(DeltaLog(path), good_bytes=1).rows is None
+    assert table_survey.shape(DeltaLog(path), good_bytes=1).rows is None

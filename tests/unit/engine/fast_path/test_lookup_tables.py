@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from include.engine.fast_path.dimensions import Dimensions
+from include.engine.fast_path.lookup_tables import Dimensions
 from include.engine.fast_path.transaction import Refusal
 from include.lake import locations
 from include.spec import Delta, Lookup, Table

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from include.engine.python import json_documents
+from include.engine.files.formats import json_documents
 
 CASES = {
     "nothing": (b" \n", []),

@@ -24,9 +24,9 @@ from include.engine.session import late_commits_fail
 from include.engine.stream.host import Host
 from include.engine.tables import maintain
 from include.errors import FlowFailed, SluiceError
-from include.maintenance import table_state, vacuum_guard
+from include.maintenance import table_survey, vacuum_guard
 from include.maintenance.plan import CLEAN_LOG, MERGE, OPTIMIZE, VACUUM
-from include.maintenance.table_state import CompactionPlace, TableSurvey
+from include.maintenance.table_survey import CompactionPlace, TableSurvey
 from include.spec import Table
 
 
@@ -46,7 +46,7 @@ class Window:
 
     def run(self, halt: Callable[[str], None]) -> None:
         """Does the maintenance in the window. Parameters and errors: as for `open`."""
-        place, _ = table_state.place_of_compaction(self.table, late_commits_fail(self.spark))
+        place, _ = table_survey.place_of_compaction(self.table, late_commits_fail(self.spark))
         if place is not CompactionPlace.ONLINE:
             with self.open(halt):
                 self.maintain(MERGE, OPTIMIZE, VACUUM, CLEAN_LOG)
@@ -111,12 +111,12 @@ class Window:
         return lease.window_lease(self.table.name)
 
     def _open(self) -> None:
-        windows.open_(self.engine, self.number, table_state.shape_of(self.table))
+        windows.open_(self.engine, self.number, table_survey.shape_of(self.table))
 
     def _close(self) -> None:
         # Its lease, which needs the database too, limits how long a window waits for it.
         database.retry_while_unreachable(
-            lambda: windows.close(self.engine, self.number, table_state.shape_of(self.table))
+            lambda: windows.close(self.engine, self.number, table_survey.shape_of(self.table))
         )
 
     def maintain(self, *kinds: str) -> None:
@@ -141,7 +141,7 @@ class Window:
         return any(survey.plan.step(kind).is_worth_it for survey in self._survey() for kind in kinds)
 
     def _survey(self) -> list[TableSurvey]:
-        return table_state.survey(self.engine, self.table, self.tables)
+        return table_survey.survey(self.engine, self.table, self.tables)
 
     def _run_step(self, kind: str, survey: TableSurvey) -> None:
         step = survey.plan.step(kind)
