@@ -9,9 +9,9 @@ from typing import Any
 from include import catalog
 from include.cli.output import FlowName, Json, Limit, show
 from include.control.supervision import supervisor_presence
+from include.flows.lag import Lag
 from include.monitoring import query_progress
 from include.monitoring.graph import Edge, Graph, Node, build_graph
-from include.monitoring.lag import Lag
 from include.monitoring.query_progress import PHASES_MS
 from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, statuses
 from include.settings import settings

@@ -1,16 +1,22 @@
 """A Delta table as the source of a flow."""
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
+from urllib.parse import unquote
 
+from include.checkpoints import checkpoint_files, offset_ranges
 from include.checkpoints.checkpoint_files import Position
-from include.delta import commit_history
-from include.delta.backlog import StreamSource
+from include.delta import commit_history, versions
+from include.delta.backlog import Backlog, StreamSource
 from include.delta.delta_log import Commit, DeltaLog
+from include.errors import FlowBroken
 from include.flows.batches import BACKFILL
+from include.flows.lag import Lag, Movement, SourceSnapshot
 from include.flows.source import FlowSource, StartPosition, commit_of
-from include.lake import locations
+from include.lake import directories, locations
 from include.spec import Delta, Table
 
 
@@ -34,6 +40,70 @@ class DeltaSource(FlowSource):
 
     def _has_passed(self, flow_position: Position, end: dict[str, Any]) -> bool:
         return has_passed(flow_position.offset, end["version"])
+
+    def lag(self, lag: Lag, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
+        feed = sources.feed(self._source)
+        newest = feed.log.newest
+        if flow_position is not None and flow_position.offset is not None:
+            count = newest - checkpoint_files.read_version(flow_position.offset)
+            volume = feed.behind(flow_position.offset)
+        elif (first := versions.first_version(lag.flow, self._source)) is not None:
+            count, volume = newest - first + 1, feed.since(first)
+        else:
+            count, volume = newest + 1, feed.all()
+        return replace(
+            lag,
+            count=count,
+            versions=count,
+            files=volume.files,
+            bytes=volume.bytes,
+            rows=volume.rows,
+            seconds=sources.age(volume.oldest_at),
+            is_more=volume.is_more,
+        )
+
+    def movement(self, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot) -> Movement | None:
+        feed = sources.feed(self._source)
+        earlier_backlog = feed.behind(metadata["source_to"])
+        later_versions = feed.log.versions[feed.log.committed_by(sources.since) :]
+        arrived = feed.since(later_versions[0]) if later_versions else Backlog()
+        if earlier_backlog.is_more or arrived.is_more or lag.is_more:
+            return None
+        # The earlier backlog extends to the newest version, so it includes what has arrived since.
+        if earlier_backlog.rows is not None and arrived.rows is not None and lag.rows is not None:
+            return Movement("rows", arrived.rows, earlier_backlog.rows - lag.rows, lag.rows)
+        return Movement("files", arrived.files, earlier_backlog.files - (lag.files or 0), lag.files or 0)
+
+    def obstacles(self, metadata: dict[str, Any] | None, newest: dict[str, Any] | None) -> Iterator[str]:
+        if metadata is None:
+            return
+        try:
+            yield from self._replaced_or_deleted(metadata["source_to"])
+        except FlowBroken as error:
+            yield f"{self._flow.flow}: {error}"
+
+    def _replaced_or_deleted(self, offset: dict[str, Any]) -> Iterator[str]:
+        flow, table = self._flow.flow, self._source.table
+        log = DeltaLog(locations.table_path(table))
+        version = offset_ranges.delta_position(offset)[0]
+        first = version + bool(offset.get("isStartingVersion"))
+        if log.versions[0] > max(first - 1, 0):
+            yield f"{flow}: the log of {table} begins with version {log.versions[0]}, and {first} is to be read"
+            return
+        paths = {file.path for file in log.state_at(max(first - 1, 0)).live}
+        for later in log.after(first - 1):
+            commit, actions = log.commit(later), list(log.actions(later))
+            removes_data = any(action.get("remove", {}).get("dataChange") for action in actions)
+            is_restored = commit_history.REWIND in commit.metadata or commit.operation == "RESTORE"
+            if is_restored or (removes_data and not self._source.changes):
+                yield (
+                    f"{flow}: version {later} ({commit.operation}) of {table} has replaced what would be read again: "
+                    f"rewind {table} as well, or make the rows again by a backfill of {self._flow.name}"
+                )
+                return
+            paths |= {unquote(action[kind]["path"]) for action in actions for kind in ("add", "cdc") if kind in action}
+        if deleted := next(iter(deleted_files(log, paths)), None):
+            yield f"{flow}: files of {table} that would be read again are deleted, {deleted} say"
 
 
 def has_passed(offset: dict[str, Any], version: int) -> bool:
@@ -77,3 +147,9 @@ def _replaces(commit: Commit, log: DeltaLog, feed: StreamSource, read: int, sour
     assert restored is not None
     # A stream that has read undone versions, and was not rewound with the source, must fail here.
     return not any(feed.brings(version) for version in range(restored + 1, read + 1))
+
+
+def deleted_files(log: DeltaLog, paths: set[str]) -> list[str]:
+    """Returns the data files that were deleted. Live files are assumed to exist."""
+    not_live = paths - {file.path for file in log.state.live}
+    return sorted(directories.missing(log.table, not_live))

@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from urllib.parse import quote
 import pyarrow.compute as pc
 import pyarrow.dataset
 
-from include.checkpoints import landing_folder
+from include.checkpoints import checkpoint_files, landing_folder
 from include.checkpoints.checkpoint_files import Position
 from include.checkpoints.landing_folder import FolderFile, PlannedFile
 from include.delta import stored_table
 from include.errors import FlowBroken, Unreachable
+from include.flows.lag import Lag, Movement, SourceSnapshot
 from include.flows.source import FlowSource, StartPosition, commit_of
 from include.lake import locations
 from include.lake.paths import LakePath
@@ -48,6 +50,36 @@ class FilesSource(FlowSource):
     def _has_passed(self, flow_position: Position, end: dict[str, Any]) -> bool:
         unread = unread_files(self._flow, flow_position.checkpoint, flow_position.offset)
         return all(file.modified_ms > end["modified_ms"] for file in unread)
+
+    def lag(self, lag: Lag, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
+        checkpoint_path, end = (flow_position.checkpoint, flow_position.offset) if flow_position else (None, None)
+        waiting = unread_files(self._flow, checkpoint_path, end)
+        oldest_at = min((file.modified_ms / 1000 for file in waiting), default=None)
+        size = sum(file.bytes for file in waiting)
+        return replace(lag, count=len(waiting), files=len(waiting), bytes=size, seconds=sources.age(oldest_at))
+
+    def movement(self, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot) -> Movement | None:
+        flow_position = checkpoint_files.position_of(self._flow.flow)
+        if flow_position is None or flow_position.generation != metadata["generation"]:
+            return None
+        read_files = landing_folder.planned_files(flow_position.checkpoint, flow_position.offset)
+        waiting = unread_files(self._flow, flow_position.checkpoint, flow_position.offset)
+        dates_ms = [file.found_ms for file in read_files] + [file.modified_ms for file in waiting]
+        arrived = sum(date_ms > sources.since * 1000 for date_ms in dates_ms)
+        read = sum(file.entry > int(metadata["source_to"]["logOffset"]) for file in read_files)
+        return Movement(lag.unit, arrived, read, len(waiting))
+
+    def obstacles(self, metadata: dict[str, Any] | None, newest: dict[str, Any] | None) -> Iterator[str]:
+        flow = self._flow.flow
+        try:
+            kept_files, read_files = (_files_read(flow, commit_metadata) for commit_metadata in (metadata, newest))
+        except FlowBroken as error:
+            yield f"{flow}: which files would be read again is not known: {error}"
+            return
+        in_folder = landing_folder.files_in_folder(self._source)
+        deleted = sorted(path for path in read_files - kept_files if path not in in_folder)
+        if deleted:
+            yield f"{flow}: {len(deleted):,} files that would be read again lie there no more, {deleted[0]} say"
 
 
 def named(
@@ -98,6 +130,13 @@ def _files(source: Files) -> list[landing_folder.FolderFile]:
         if isinstance(error.__cause__, FileNotFoundError):
             return []
         raise
+
+
+def _files_read(flow: str, metadata: dict[str, Any] | None) -> set[str]:
+    if metadata is None:
+        return set()
+    checkpoint = locations.checkpoints(flow) / str(metadata["generation"])
+    return {file.path for file in landing_folder.planned_files(checkpoint, metadata["source_to"])}
 
 
 def _held_files(table: Table, metadata: dict[str, Any]) -> list[PlannedFile]:

@@ -1,16 +1,23 @@
 """Topics as the source of a flow."""
 
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from include.checkpoints import checkpoint_files
 from include.checkpoints.checkpoint_files import Position
 from include.errors import FlowBroken
+from include.flows.lag import Lag, Movement, SourceSnapshot, Topic
 from include.flows.source import FlowSource, StartPosition, changed, commit_of
-from include.kafka import cluster, topics
+from include.kafka import cluster, retention, topics
 from include.kafka.broker import NoSuchTopic, Topics
+from include.kafka.retention import Limits, PartitionPosition
 from include.lake.paths import LakePath
 from include.spec import Kafka, Table
+
+# The time that a rewind, and its flow's first reads, may take before Kafka deletes the records.
+LEAST_SECONDS = 3_600
 
 
 class KafkaSource(FlowSource):
@@ -60,6 +67,51 @@ class KafkaSource(FlowSource):
     def _has_passed(self, flow_position: Position, end: dict[str, Any]) -> bool:
         return has_read_records(flow_position.offset, end)
 
+    def lag(self, lag: Lag, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
+        clocks = [
+            clock
+            for name, topic in sources.topics(self._source).items()
+            for clock in retention.clocks(
+                cluster.of(self._source), _partition_positions(name, topic, flow_position), topic.limits
+            )
+        ]
+        offsets: dict[str, dict[int, int]] = {}
+        for clock in clocks:
+            offsets.setdefault(clock.topic, {})[clock.partition] = clock.unread
+        oldest_at = min((clock.oldest_at for clock in clocks if clock.oldest_at is not None), default=None)
+        return replace(
+            lag,
+            count=sum(clock.unread for clock in clocks),
+            offsets=offsets,
+            seconds=sources.age(oldest_at),
+            expires=retention.first_to_expire(clocks),
+        )
+
+    def movement(self, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot) -> Movement | None:
+        arrived = read = 0
+        for name, topic in sources.topics(self._source).items():
+            earlier_positions = checkpoint_files.positions(metadata["source_to"], name)
+            for partition, span in topic.spans.items():
+                arrived += span.end - span.end_then
+                read += span.end - (lag.offsets or {})[name][partition] - earlier_positions.get(partition, span.begin)
+        return Movement(lag.unit, arrived, read, lag.count or 0)
+
+    def obstacles(self, metadata: dict[str, Any] | None, newest: dict[str, Any] | None) -> Iterator[str]:
+        flow, current, previous = self._flow.flow, self.identity(), (metadata or newest or {}).get("source") or {}
+        if not self.is_continuation(previous, current):
+            yield f"{flow}: a topic that it has read is gone, or was recreated"
+            return
+        kafka_cluster = cluster.of(self._source)
+        for topic in current["topics"]:
+            if Limits.of(Topics(kafka_cluster).configuration(topic)).compacts:
+                yield f"{flow}: topic '{topic}' is compacted, so it may hold other records than were read"
+            read = checkpoint_files.positions(metadata["source_to"] if metadata else None, topic)
+            for clock in retention.clock(kafka_cluster, topic, read):
+                seconds = clock.expires_in_seconds
+                expires = clock.unread > 0 and seconds is not None and seconds < LEAST_SECONDS
+                if expires or not clock.begin <= clock.position <= clock.end:
+                    yield f"{flow}: {topic}/{clock.partition} cannot be read again from {clock.position}: {clock.why}"
+
 
 def has_read_records(offset: dict[str, Any], end: dict[str, dict[str, int]]) -> bool:
     """Returns whether a Kafka offset covers these ends."""
@@ -69,3 +121,19 @@ def has_read_records(offset: dict[str, Any], end: dict[str, dict[str, int]]) -> 
         for topic, partitions in end.items()
         for partition, after in partitions.items()
     )
+
+
+def _partition_positions(name: str, topic: Topic, flow_position: Position | None) -> list[PartitionPosition]:
+    """Returns the flow's position in each partition.
+
+    A flow without a batch starts at the first offset. Partitions that are added later are read from offset 0 on.
+    """
+    read = (
+        None
+        if flow_position is None or flow_position.committed is None
+        else checkpoint_files.positions(flow_position.offset, name)
+    )
+    return [
+        PartitionPosition(name, partition, span.begin if read is None else read.get(partition, 0), span.begin, span.end)
+        for partition, span in topic.spans.items()
+    ]

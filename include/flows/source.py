@@ -1,6 +1,7 @@
 """What a flow asks of its source, without a JVM: its identity, where the flow resumes, and where the source ends."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ from include.checkpoints import checkpoint_files
 from include.checkpoints.checkpoint_files import Position
 from include.checkpoints.landing_folder import PlannedFile
 from include.errors import FlowBroken
+from include.flows.lag import Lag, Movement, SourceSnapshot
 from include.kafka.retention import LostOffsets
 from include.lake.paths import LakePath
 from include.spec import Table
@@ -88,6 +90,25 @@ class FlowSource(ABC):
             return True
         flow_position = checkpoint_files.position_of(self._flow.flow)
         return flow_position is not None and flow_position.offset is not None and self._has_passed(flow_position, end)
+
+    @abstractmethod
+    def lag(self, lag: Lag, flow_position: Position | None, sources: SourceSnapshot) -> Lag:
+        """Returns the lag with what the flow at that position has not read. Raises also FlowBroken."""
+
+    @abstractmethod
+    def movement(self, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot) -> Movement | None:
+        """Returns what came and what was read since `sources.since`; None where it cannot be followed back that far.
+
+        metadata: the userMetadata of the flow's newest commit before.
+        """
+
+    @abstractmethod
+    def obstacles(self, metadata: dict[str, Any] | None, newest: dict[str, Any] | None) -> Iterator[str]:
+        """Yields why the flow cannot read its source again from a commit.
+
+        metadata: the userMetadata of that commit, None for the source's beginning. newest: that of the flow's newest
+        commit.
+        """
 
     @abstractmethod
     def _has_passed(self, flow_position: Position, end: dict[str, Any]) -> bool:

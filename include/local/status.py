@@ -13,11 +13,11 @@ from include.control.store import database
 from include.control.supervision import supervisor_presence
 from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError, report
+from include.flows.lag import Lag
 from include.lake import locations
 from include.local import object_store
 from include.local.processes import Platform
 from include.monitoring import lag as lags
-from include.monitoring.lag import Lag
 from include.monitoring.status import rows
 from include.settings import settings
 from include.text_columns import in_columns

@@ -5,9 +5,9 @@ from itertools import pairwise
 from typing import Any
 
 from include.catalog import Catalog
+from include.flows.lag import Lag
 from include.monitoring import lag as lags
 from include.monitoring import stale_rows, status
-from include.monitoring.lag import Lag
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 

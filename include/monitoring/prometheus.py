@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from include.catalog import Catalog
+from include.flows.lag import TIMEOUT_SECONDS
 from include.monitoring import status
-from include.monitoring.lag import TIMEOUT_SECONDS
 from include.monitoring.status import FlowStatus
 from include.monitoring.trend import Direction
 

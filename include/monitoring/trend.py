@@ -8,20 +8,18 @@ compared with the promised age.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import singledispatch
 from typing import Any
 
 from deltalake.exceptions import DeltaError
 
 from include.catalog import Catalog
-from include.checkpoints import checkpoint_files, landing_folder
 from include.control.supervision import lag_history
-from include.delta.backlog import MOST_COMMITS, Backlog
+from include.delta.backlog import MOST_COMMITS
 from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError
-from include.flows import files_source
-from include.monitoring.lag import Lag, SourceSnapshot
-from include.spec import Delta, Files, Kafka, Table
+from include.flows import sources as flow_sources
+from include.flows.lag import Lag, Movement, SourceSnapshot
+from include.spec import Table
 
 # Data that is unread for a shorter time has only just arrived.
 JUST_NOW_SECONDS = 60
@@ -117,20 +115,12 @@ def classify(unit: str, arrived: int, read: int, waiting: int, seconds: float) -
     return Trend(verdict, unit, seconds, arrived, read, seconds_left)
 
 
-def _movement(flow: Table, lag: Lag, sources: SourceSnapshot) -> tuple[str, int, int, int] | None:
-    """Returns unit, arrived, read and unread; None where the flow or its source cannot be followed back that far."""
+def _movement(flow: Table, lag: Lag, sources: SourceSnapshot) -> Movement | None:
+    """Returns None where the flow or its source cannot be followed back that far."""
     metadata = _metadata_at(flow.flow, sources.log(flow.name), sources.since)
     if metadata is None:
         return None
-    return _moved(flow.source, flow, lag, metadata, sources)
-
-
-@singledispatch
-def _moved(
-    source: object, flow: Table, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot
-) -> tuple[str, int, int, int] | None:
-    """Returns what `_movement` does, by source. metadata: of the flow's newest commit before."""
-    raise TypeError(f"{flow.flow} reads {source}")
+    return flow_sources.of(flow).movement(lag, metadata, sources)
 
 
 def _metadata_at(flow: str, log: DeltaLog, moment: float) -> dict[str, Any] | None:
@@ -141,50 +131,6 @@ def _metadata_at(flow: str, log: DeltaLog, moment: float) -> dict[str, Any] | No
         if metadata.get("flow") == flow and metadata.get("source_to"):
             return metadata
     return None
-
-
-@_moved.register
-def _of_kafka(
-    source: Kafka, flow: Table, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot
-) -> tuple[str, int, int, int] | None:
-    arrived = read = 0
-    for name, topic in sources.topics(source).items():
-        earlier_positions = checkpoint_files.positions(metadata["source_to"], name)
-        for partition, span in topic.spans.items():
-            arrived += span.end - span.end_then
-            read += span.end - (lag.offsets or {})[name][partition] - earlier_positions.get(partition, span.begin)
-    return lag.unit, arrived, read, lag.count or 0
-
-
-@_moved.register
-def _of_files(
-    source: Files, flow: Table, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot
-) -> tuple[str, int, int, int] | None:
-    flow_position = checkpoint_files.position_of(flow.flow)
-    if flow_position is None or flow_position.generation != metadata["generation"]:
-        return None
-    read_files = landing_folder.planned_files(flow_position.checkpoint, flow_position.offset)
-    waiting = files_source.unread_files(flow, flow_position.checkpoint, flow_position.offset)
-    dates_ms = [file.found_ms for file in read_files] + [file.modified_ms for file in waiting]
-    arrived = sum(date_ms > sources.since * 1000 for date_ms in dates_ms)
-    read = sum(file.entry > int(metadata["source_to"]["logOffset"]) for file in read_files)
-    return lag.unit, arrived, read, len(waiting)
-
-
-@_moved.register
-def _of_delta(
-    source: Delta, flow: Table, lag: Lag, metadata: dict[str, Any], sources: SourceSnapshot
-) -> tuple[str, int, int, int] | None:
-    feed = sources.feed(source)
-    earlier_backlog = feed.behind(metadata["source_to"])
-    later_versions = feed.log.versions[feed.log.committed_by(sources.since) :]
-    arrived = feed.since(later_versions[0]) if later_versions else Backlog()
-    if earlier_backlog.is_more or arrived.is_more or lag.is_more:
-        return None
-    # The earlier backlog extends to the newest version, so it includes what has arrived since.
-    if earlier_backlog.rows is not None and arrived.rows is not None and lag.rows is not None:
-        return "rows", arrived.rows, earlier_backlog.rows - lag.rows, lag.rows
-    return "files", arrived.files, earlier_backlog.files - (lag.files or 0), lag.files or 0
 
 
 @dataclass(frozen=True)

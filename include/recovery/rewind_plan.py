@@ -20,11 +20,11 @@ from include.delta import commit_history
 from include.delta.commit_history import REWIND
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import FlowBroken, UsageError
+from include.flows import delta_source, sources
 from include.flows.batches import BACKFILL, commit_kind
 from include.flows.timeline import Timeline
 from include.lake import locations
 from include.project import ranges
-from include.recovery import replayable
 from include.spec import Delta, Table
 
 
@@ -275,7 +275,7 @@ def _obstacles(table: Table, timeline: Timeline, part: RestorePoint, restored: s
             yield f"{name}: its log begins with version {log.versions[0]}, behind what is kept: name a later moment"
             continue
         try:
-            deleted = replayable.deleted_files(log, {file.path for file in log.state_at(version).live})
+            deleted = delta_source.deleted_files(log, {file.path for file in log.state_at(version).live})
         except FlowBroken as error:
             yield str(error)
             continue
@@ -289,9 +289,9 @@ def _obstacles(table: Table, timeline: Timeline, part: RestorePoint, restored: s
         source_is_restored = flow.origin.table in restored
         if kept_batch is None and flow.origin.begins_late:
             yield f"{flow.flow}: it would start from the beginning, and its source says since when: name a later moment"
-        elif not source_is_restored:
-            yield from replayable.obstacles(
-                flow, kept_batch.metadata if kept_batch else None, newest.metadata if newest else None
+        elif not source_is_restored and (kept_batch or newest):
+            yield from sources.of(flow).obstacles(
+                kept_batch.metadata if kept_batch else None, newest.metadata if newest else None
             )
 
 

@@ -13,9 +13,9 @@ from include.control.store import database
 from include.control.supervision import lag_history
 from include.control.supervision.supervision import SourceHealth
 from include.errors import SluiceError
+from include.flows.lag import Lag
 from include.kafka import broker
 from include.monitoring import lag, rejected_rows, trend
-from include.monitoring.lag import Lag
 from include.spec import Table
 
 

@@ -1,8 +1,8 @@
 """The freshness of a table is the age of the oldest data that it lacks, wherever that data waits."""
 
 from include.catalog import Catalog
+from include.flows.lag import Lag
 from include.monitoring import trend
-from include.monitoring.lag import Lag
 from include.monitoring.trend import Freshness
 from include.spec import Delta, Kafka, Table
 

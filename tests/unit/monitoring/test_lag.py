@@ -12,9 +12,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from include.delta import backlog
 from include.flows import sources
+from include.flows.lag import Lag
 from include.lake import locations
 from include.monitoring import lag
-from include.monitoring.lag import Lag
 from include.settings import settings
 from include.spec import Delta, Files, Kafka, Table
 from tests.support import lake

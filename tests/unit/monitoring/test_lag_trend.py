@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from include.control.supervision.lag_history import TREND_SECONDS
+from include.flows.lag import SourceSnapshot
 from include.monitoring import lag, trend
-from include.monitoring.lag import SourceSnapshot
 from include.monitoring.trend import Direction, Trend
 from include.spec import Delta, Files, Kafka, Table, Upsert
 from tests.support import lake
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def trend_of(flow: Table) -> Trend:
-    sources = SourceSnapshot([flow])
+    sources = SourceSnapshot([flow], TREND_SECONDS)
     return trend.of(flow, lag.lag_of(flow, sources), sources)
 
 
@@ -121,7 +122,7 @@ def test_status_says_that_a_flow_falls_behind_when_the_supervisor_says_so(sample
         lake.rows(SOURCE, current_time - minutes * 60, 1_000_000)
     commit_batch(READER, current_time - 900, delta_offset(1))
     checkpoint(READER.flow, delta_offset(4))
-    sources = SourceSnapshot([READER])
+    sources = SourceSnapshot([READER], TREND_SECONDS)
     flow_lag = lag.lag_of(READER, sources)
     flow_trend = trend.of(READER, flow_lag, sources, samples)
     assert (flow_trend.verdict, flow_trend.arrived, flow_trend.read) == (verdict, 5_000_000, 3_000_000)
@@ -143,7 +144,7 @@ def test_a_backlog_that_grows_is_no_alarm_while_the_flow_waits_or_has_read_all_o
     checkpoint("silver.idle", delta_offset(2))
     # A version without rows is one more unread version.
     lake.write(SOURCE, current_time - 100)
-    sources = SourceSnapshot(flows.values())
+    sources = SourceSnapshot(flows.values(), TREND_SECONDS)
     for verdict, flow in flows.items():
         flow_lag = lag.lag_of(flow, sources)
         assert trend.of(flow, flow_lag, sources, growing).verdict is verdict
