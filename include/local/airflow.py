@@ -15,7 +15,7 @@ from typing import Any
 
 from include.errors import SetupError
 from include.local import environment, install
-from include.local.processes import Platform
+from include.local.processes import Platform, StallTimer
 from include.settings import Settings
 
 API = "airflow-api-server"
@@ -69,19 +69,19 @@ class Airflow:
 
     def wait(self, timeout_seconds: float, check: Callable[[], None]) -> None:
         """Wait until the API server accepts the user. Calls `check`, which may raise. Raises SetupError on timeout."""
-        deadline = time.monotonic() + timeout_seconds
+        timer = self._stall_timer(timeout_seconds)
         while not self.token():
             check()
-            if time.monotonic() > deadline:
+            if timer.is_over:
                 raise SetupError(
-                    f"Airflow does not answer at {self.url} after {timeout_seconds:.0f} s: "
+                    f"Airflow does not answer at {self.url}, and its logs have not grown for {timeout_seconds:.0f} s: "
                     f"read {self.platform.log(API)}"
                 )
             time.sleep(0.3)
 
     def trigger(self, dag: str, timeout_seconds: float, check: Callable[[], None]) -> None:
         """Start a run of `dag` as soon as Airflow has parsed it. Raises SetupError on timeout or a DAG import error."""
-        deadline = time.monotonic() + timeout_seconds
+        timer = self._stall_timer(timeout_seconds)
         while True:
             check()
             status, answer = self._call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None})
@@ -90,12 +90,15 @@ class Airflow:
             import_errors = self._call("GET", "/api/v2/importErrors")[1].get("import_errors", [])
             for error in import_errors:
                 raise SetupError(f"Airflow cannot import {error['filename']}: fix it\n{error['stack_trace']}")
-            if time.monotonic() > deadline:
+            if timer.is_over:
                 raise SetupError(
-                    f"DAG '{dag}' cannot be started after {timeout_seconds:.0f} s "
+                    f"DAG '{dag}' cannot be started, and Airflow's logs have not grown for {timeout_seconds:.0f} s "
                     f"(Airflow answers {status}: {answer}): read {self.platform.log(PARSER)}"
                 )
             time.sleep(0.3)
+
+    def _stall_timer(self, seconds: float) -> StallTimer:
+        return StallTimer(seconds, lambda: self.platform.logged_bytes(API, PARSER))
 
     @property
     def url(self) -> str:

@@ -23,6 +23,8 @@ MARKER = "SLUICE_PLATFORM"
 # The next round finds a process that was forked while the others were stopped.
 STOP_ROUNDS = 5
 ORPHAN_GRACE_SECONDS = 5
+# What still moves after this time does not become ready.
+LONGEST_SECONDS = 1_800
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ class Platform:
 
     def log(self, name: str) -> Path:
         return self.home / "log" / f"{name}.log"
+
+    def logged_bytes(self, *names: str) -> int:
+        """The size of these logs."""
+        return sum(self.log(name).stat().st_size for name in names if self.log(name).exists())
 
     def last_lines(self, name: str, count: int = 20) -> str:
         """The last lines of its log."""
@@ -128,6 +134,26 @@ class Platform:
 
     def _record_path(self, name: str) -> Path:
         return self.home / "run" / f"{name}.json"
+
+
+class StallTimer:
+    """Ends a wait on a machine of any speed: when nothing has moved for some seconds, or at the latest after
+    `LONGEST_SECONDS`.
+    """
+
+    def __init__(self, seconds: float, movement: Callable[[], object], clock: Callable[[], float] = time.monotonic):
+        """movement: returns another value whenever something has moved, such as the size of a log."""
+        self.seconds = seconds
+        self._movement, self._clock = movement, clock
+        self._last, self._moved_at = movement(), clock()
+        self._ends_at = self._moved_at + LONGEST_SECONDS
+
+    @property
+    def is_over(self) -> bool:
+        now, current = self._clock(), self._movement()
+        if current != self._last:
+            self._last, self._moved_at = current, now
+        return now > min(self._moved_at + self.seconds, self._ends_at)
 
 
 def wait_for_port(port: int, timeout_seconds: float, check: Callable[[], None], failure: str) -> None:

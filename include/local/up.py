@@ -27,7 +27,7 @@ from include.kafka import cluster
 from include.local import airflow, artifacts, environment, home, install, java, object_store, sql_server
 from include.local.airflow import Airflow
 from include.local.broker import HOST, Broker, create_topics, own_broker
-from include.local.processes import Platform
+from include.local.processes import Platform, StallTimer
 from include.local.status import summary
 from include.monitoring import status
 from include.settings import Settings, settings
@@ -81,6 +81,7 @@ BROKER = "kafka-broker"
 SUPERVISOR, WATCHDOG = "supervise", "supervisor-watchdog"
 CLASS_DATA = "class-data"
 DISK_NEEDED_BYTES = 10**9
+# A start that does not move for this time has failed.
 ANSWER_SECONDS = 120
 GOLD_SECONDS = 300
 STARTED_AT = time.monotonic()
@@ -170,16 +171,18 @@ def _wait_for_streams(config: Settings, platform: Platform, services: Airflow, o
     services.start(airflow.SCHEDULER)
     _print_progress(f"Airflow runs the DAG '{SUPERVISOR}', which starts the streams")
     empty_tables = list(catalog.load().tables)
-    deadline = time.monotonic() + GOLD_SECONDS
+    logs = {f"driver-{flow.driver}" for flow in catalog.load().flows.values()}
+    timer = StallTimer(GOLD_SECONDS, lambda: (launched(engine), len(empty_tables), platform.logged_bytes(*logs)))
     while missing_flows(engine) or (_feed_modules() and _is_gold_missing(empty_tables)):
         check()
         for table in [table for table in empty_tables if status.rows(table)]:
             empty_tables.remove(table)
             _print_progress(f"{table} holds rows")
-        if time.monotonic() > deadline:
+        if timer.is_over:
             raise SetupError(
-                f"{', '.join(missing_flows(engine) or empty_tables)} did not come to life in {GOLD_SECONDS} s: "
-                f"read the drivers' logs in {config.logs}, and the runs of '{SUPERVISOR}' at {services.url}"
+                f"{', '.join(missing_flows(engine) or empty_tables)} did not come to life, and no driver has moved for "
+                f"{timer.seconds} s: read the drivers' logs in {config.logs}, and the runs of '{SUPERVISOR}' at "
+                f"{services.url}"
             )
         time.sleep(0.5)
     _print_progress("every flow runs, and gold holds rows" if _feed_modules() else "every flow runs")

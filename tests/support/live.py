@@ -78,9 +78,6 @@ class Live(Pipeline):
     def up(self) -> None:
         """Run `make up`, which is idempotent."""
         result = self._run_local("up")
-        if "did not come to life in" in result.stderr:
-            # A busy machine may need longer than the timeout of `make up`.
-            result = self._run_local("up")
         assert result.returncode == 0, result.stdout + result.stderr
 
     def down(self) -> None:

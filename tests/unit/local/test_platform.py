@@ -11,7 +11,7 @@ from include.catalog import Catalog
 from include.control.leases.process import Process
 from include.control.supervision import supervision
 from include.local import up
-from include.local.processes import Platform
+from include.local.processes import LONGEST_SECONDS, Platform, StallTimer
 from include.spec import Kafka, Table
 from tests.support.waiting import wait_until
 
@@ -55,3 +55,24 @@ def test_a_driver_that_dies_without_a_word_is_noticed_unless_it_was_launched_bef
     driver.wait()
     assert up.ended_drivers(engine, {}) == [DRIVER]
     assert up.ended_drivers(engine, {DRIVER: handle}) == []
+
+
+def test_a_wait_goes_on_while_something_moves_and_ends_after_a_standstill(platform: Platform):
+    now = [0.0]
+    log = platform.log("driver-main")
+    timer = StallTimer(300, lambda: platform.logged_bytes("driver-main"), clock=lambda: now[0])
+    log.parent.mkdir(parents=True)
+    for minute in range(1, 11):
+        now[0] = 240.0 * minute
+        log.write_text("x" * minute)
+        assert not timer.is_over or now[0] > LONGEST_SECONDS
+    assert timer.is_over, "what still moves after half an hour does not become ready"
+
+
+def test_a_wait_without_movement_ends_after_its_seconds(platform: Platform):
+    now = [0.0]
+    timer = StallTimer(300, lambda: platform.logged_bytes("driver-main"), clock=lambda: now[0])
+    now[0] = 300
+    assert not timer.is_over
+    now[0] = 301
+    assert timer.is_over
