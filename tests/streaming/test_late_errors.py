@@ -4,13 +4,15 @@ import random
 from dataclasses import replace
 
 import pytest
+from pyspark.sql import SparkSession
 
 from include.rules import unique
-from include.spec import Append, Watermark
+from include.spec import Append, Kafka, Table, Watermark
 from tests.support.flows import FULL
 from tests.support.generated import COLUMNS, MERGE, MODES, RULES, SEED, Generator, table
 from tests.support.late_errors import ERRORS, Place, late_errors, places_of
-from tests.support.twins import Source, Twin, differences
+from tests.support.topic import Topic
+from tests.support.twins import Source, TopicSource, Twin, differences
 
 FLOWS = {
     "merge": lambda name: table(name, replace(MERGE, partial=True)),
@@ -21,10 +23,18 @@ FLOWS = {
         expect=(*RULES, unique("id", "seq")),
     ),
     "aggregate": MODES["aggregate"],
+    # Records as they are. The fast path reads them itself.
+    "topic": lambda name: Table(name=f"bronze.{name}", comment="x", source=Kafka(name)),
 }
-IN_SHORT_RUNS = (("merge", True),)
+IN_SHORT_RUNS = (("merge", True), ("topic", True), ("topic", False))
 CASES = [(flow, is_fast) for flow in FLOWS for is_fast in (True, False) if FULL or (flow, is_fast) in IN_SHORT_RUNS]
 COMMITS = ("commit of", "save of", "execute of")
+
+
+def source_of(table: Table, spark: SparkSession, servers: str) -> Source | TopicSource:
+    if table.origin.reads_topics:
+        return TopicSource(spark, Topic(servers, *table.source_as(Kafka).names).create(2))
+    return Source(spark, table.origin.table, COLUMNS)
 
 
 def chosen(places: list[Place], random_: random.Random) -> list[Place]:
@@ -45,13 +55,14 @@ def chosen(places: list[Place], random_: random.Random) -> list[Place]:
 # An error can hit a destructor, and leaves open what a call has opened.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("flow", "is_fast"), CASES)
-def test_a_batch_leaves_the_same_whichever_call_fails_after_its_work(spark, name, tmp_path, flow, is_fast):
+def test_a_batch_leaves_the_same_whichever_call_fails_after_its_work(spark, broker, name, tmp_path, flow, is_fast):
     print(f"seed {SEED}")
     generator, random_ = Generator(SEED), random.Random(SEED)
-    source = Source(spark, f"bronze.{name}", COLUMNS)
+    declared = FLOWS[flow](name)
+    source = source_of(declared, spark, broker)
     frame = source.append(generator.batch(0))
     twins = [
-        Twin(spark, tmp_path / kind, replace(FLOWS[flow](name), name=f"silver.{name}_{kind}"), is_fast)
+        Twin(spark, tmp_path / kind, replace(declared, name=f"{declared.name}_{kind}"), is_fast, source.end_of)
         for kind in ("clean", "faulty")
     ]
     clean, faulty = twins
@@ -60,6 +71,7 @@ def test_a_batch_leaves_the_same_whichever_call_fails_after_its_work(spark, name
     frame = source.append(generator.full_batch(1))
     clean.write(frame, 1)
     places = chosen(places_of(lambda: faulty.write(frame, 1)), random_)
+    assert clean.newest.metadata["fast_path"] == is_fast
     raised = []
     for number, place in enumerate(places, 2):
         frame = source.append(generator.full_batch(number))

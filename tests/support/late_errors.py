@@ -1,4 +1,4 @@
-"""Errors after success: a call that touches a file or the JVM does its work, and then fails.
+"""Errors after success: a call that touches a file, the broker or the JVM does its work, and then fails.
 
 A profile function sees each call of this thread when it returns. So no call has to be named one by one, and one that
 the engine begins to make tomorrow is among them.
@@ -15,8 +15,8 @@ from typing import Any
 from py4j.java_gateway import JavaMember
 
 ERRORS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
-# System calls, and functions of libraries whose own calls a profile function does not see.
-SYSTEM = ("posix", "_io", "deltalake._internal")
+# System calls, and functions of libraries whose own calls a profile function does not see. `cimpl` is Kafka's client.
+SYSTEM = ("posix", "_io", "deltalake._internal", "cimpl")
 LIBRARIES = ("pyarrow/parquet/core.py", "deltalake/table.py", "include/lake/", "include/delta/stored_table.py")
 # It only looks at a name.
 OTHERS = ("fspath",)

@@ -23,10 +23,10 @@ from tests.support.waiting import wait_until
 
 
 class Topic:
-    """A topic with a random name. Value number `n` of a call goes to the partition `n % partitions`."""
+    """A topic, by default with a random name. Value number `n` of a call goes to the partition `n % partitions`."""
 
-    def __init__(self, servers: str) -> None:
-        self.servers, self.name = servers, f"t{uuid.uuid4().hex[:12]}"
+    def __init__(self, servers: str, name: str | None = None) -> None:
+        self.servers, self.name = servers, name or f"t{uuid.uuid4().hex[:12]}"
         self.cluster = Cluster(None, servers)
         self.admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
         self.partitions = 1

@@ -3,36 +3,49 @@
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.checkpoints import checkpoint_files
+from include.checkpoints import checkpoint_files, offset_ranges
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path import path
+from include.engine.rows import read
 from include.engine.tables import create_table
 from include.flows import resume_position
+from include.kafka import broker
 from include.lake import locations
 from include.ledger import row_outcomes
-from include.spec import Delta, Table
+from include.spec import Delta, Kafka, Table
+from tests.support.topic import Topic
 
 ABOUT_THE_WRITER = ("_flow", "_source", "_retained_at")
 
 
+def end_of_version(number: int) -> dict[str, Any]:
+    """Where a batch ends that reads all of this version of a stored table."""
+    offset = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": number, "index": 0}
+    return {**offset, "isStartingVersion": False}
+
+
 @dataclass
 class Twin:
-    """A table whose source grows by one version a batch. is_fast: small batches take the fast path."""
+    """A table whose source grows with each batch. is_fast: small batches take the fast path. end_of: where the batch of
+    a number ends in the source.
+    """
 
     spark: SparkSession
     home: Path
     table: Table
     is_fast: bool
+    end_of: Callable[[int], Any] = end_of_version
     generation: int = 1
     context: FlowContext = field(init=False)
 
@@ -53,10 +66,8 @@ class Twin:
         self.context = FlowContext(self.table, checkpoint, epoch=1, fast_path=fast_path)
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """Write the batch, of all rows that version `number` of the source has added."""
-        offset = {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": number, "index": 0}
-        text = f"v1\n{{}}\n{json.dumps({**offset, 'isStartingVersion': False})}"
-        (self.home / "offsets" / str(number)).write_text(text)
+        """Write the batch, of all rows that the source has got for it."""
+        (self.home / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(self.end_of(number))}")
         batch.write(rows, number, self.context)
 
     def begin_generation(self, number: int) -> None:
@@ -115,6 +126,8 @@ def differences(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]
 class Source:
     """A stored table to which each batch appends one version."""
 
+    end_of = staticmethod(end_of_version)
+
     def __init__(self, spark: SparkSession, name: str, schema: str) -> None:
         self.spark, self.name, self.schema = spark, name, schema
         self.delta = Delta(name)
@@ -123,3 +136,22 @@ class Source:
         frame = self.spark.createDataFrame(rows, self.schema).coalesce(1)
         frame.write.format("delta").mode("append").save(str(locations.table_path(self.name)))
         return frame
+
+
+class TopicSource:
+    """A topic to which each batch appends one record a row."""
+
+    def __init__(self, spark: SparkSession, topic: Topic) -> None:
+        self.spark, self.topic = spark, topic
+        self._ends: list[dict[str, dict[str, int]]] = []
+
+    def append(self, rows: list[tuple]) -> DataFrame:
+        begin = self._ends[-1] if self._ends else None
+        self.topic.send(*rows)
+        offsets = broker.offsets(self.topic.cluster, self.topic.name)
+        self._ends.append({self.topic.name: {str(partition): after for partition, (_, after) in offsets.items()}})
+        ranges = offset_ranges.kafka_ranges(begin, self._ends[-1])
+        return read.kafka_between(self.spark, Kafka(self.topic.name), ranges)
+
+    def end_of(self, number: int) -> dict[str, dict[str, int]]:
+        return self._ends[number]
