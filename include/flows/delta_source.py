@@ -1,7 +1,7 @@
 """A Delta table as the source of a flow."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
@@ -13,9 +13,10 @@ from include.delta import commit_history, versions
 from include.delta.backlog import Backlog, StreamSource
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import FlowBroken
-from include.flows.batches import BACKFILL
+from include.flows.batch_files import AppendedFiles
+from include.flows.batches import BACKFILL, BatchRecord
 from include.flows.lag import Lag, Movement, SourceSnapshot
-from include.flows.source import FlowSource, StartPosition, commit_of
+from include.flows.source import FlowSource, ReadData, StartPosition, commit_of
 from include.lake import directories, locations
 from include.spec import Delta, Table
 
@@ -73,6 +74,16 @@ class DeltaSource(FlowSource):
         if earlier_backlog.rows is not None and arrived.rows is not None and lag.rows is not None:
             return Movement("rows", arrived.rows, earlier_backlog.rows - lag.rows, lag.rows)
         return Movement("files", arrived.files, earlier_backlog.files - (lag.files or 0), lag.files or 0)
+
+    def read_by(self, batches: Sequence[BatchRecord]) -> ReadData:
+        appended = AppendedFiles(DeltaLog(locations.table_path(self._source.table)), self._source)
+        try:
+            return ReadData(appended=[file for batch in batches for file in appended.of(batch)])
+        except FlowBroken as error:
+            return ReadData(note=str(error))
+
+    def datasets(self, offset: Any) -> list[str]:
+        return [str(locations.table_path(self._source.table))]
 
     def obstacles(self, metadata: dict[str, Any] | None, newest: dict[str, Any] | None) -> Iterator[str]:
         if metadata is None:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -19,8 +19,9 @@ from include.checkpoints.checkpoint_files import Position
 from include.checkpoints.landing_folder import FolderFile, PlannedFile
 from include.delta import stored_table
 from include.errors import FlowBroken, Unreachable
+from include.flows.batches import BatchRecord
 from include.flows.lag import Lag, Movement, SourceSnapshot
-from include.flows.source import FlowSource, StartPosition, commit_of
+from include.flows.source import FlowSource, ReadData, StartPosition, commit_of
 from include.lake import locations
 from include.lake.paths import LakePath
 from include.settings import settings
@@ -68,6 +69,20 @@ class FilesSource(FlowSource):
         arrived = sum(date_ms > sources.since * 1000 for date_ms in dates_ms)
         read = sum(file.entry > int(metadata["source_to"]["logOffset"]) for file in read_files)
         return Movement(lag.unit, arrived, read, len(waiting))
+
+    def read_by(self, batches: Sequence[BatchRecord]) -> ReadData:
+        names: list[str] = []
+        try:
+            for batch in batches:
+                checkpoint = locations.checkpoints(batch.flow) / str(batch.generation)
+                files = landing_folder.files_of_batch(checkpoint, batch.source_from, batch.source_to)
+                names += [file.path for file in files]
+        except FlowBroken as error:
+            return ReadData(files=names, note=str(error))
+        return ReadData(files=names)
+
+    def datasets(self, offset: Any) -> list[str]:
+        return [settings().folder(self._source.path)]
 
     def obstacles(self, metadata: dict[str, Any] | None, newest: dict[str, Any] | None) -> Iterator[str]:
         flow = self._flow.flow

@@ -1,15 +1,16 @@
 """Topics as the source of a flow."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from include.checkpoints import checkpoint_files
+from include.checkpoints import checkpoint_files, offset_ranges
 from include.checkpoints.checkpoint_files import Position
 from include.errors import FlowBroken
+from include.flows.batches import BatchRecord
 from include.flows.lag import Lag, Movement, SourceSnapshot, Topic
-from include.flows.source import FlowSource, StartPosition, changed, commit_of
+from include.flows.source import FlowSource, ReadData, StartPosition, changed, commit_of
 from include.kafka import cluster, retention, topics
 from include.kafka.broker import NoSuchTopic, Topics
 from include.kafka.retention import Limits, PartitionPosition
@@ -95,6 +96,15 @@ class KafkaSource(FlowSource):
                 arrived += span.end - span.end_then
                 read += span.end - (lag.offsets or {})[name][partition] - earlier_positions.get(partition, span.begin)
         return Movement(lag.unit, arrived, read, lag.count or 0)
+
+    def read_by(self, batches: Sequence[BatchRecord]) -> ReadData:
+        ranges = [part for batch in batches for part in offset_ranges.kafka_ranges(batch.source_from, batch.source_to)]
+        return ReadData(ranges=offset_ranges.merge_adjacent(ranges))
+
+    def datasets(self, offset: Any) -> list[str]:
+        server = cluster.of(self._source).servers.split(",")[0]
+        names = list(offset) if isinstance(offset, dict) else self._source.names
+        return [f"kafka://{server}/{name}" for name in names]
 
     def obstacles(self, metadata: dict[str, Any] | None, newest: dict[str, Any] | None) -> Iterator[str]:
         flow, current, previous = self._flow.flow, self.identity(), (metadata or newest or {}).get("source") or {}

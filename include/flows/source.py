@@ -1,14 +1,17 @@
 """What a flow asks of its source, without a JVM: its identity, where the flow resumes, and where the source ends."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from include.checkpoints import checkpoint_files
 from include.checkpoints.checkpoint_files import Position
 from include.checkpoints.landing_folder import PlannedFile
+from include.checkpoints.offset_ranges import OffsetRange
 from include.errors import FlowBroken
+from include.flows.batch_files import SourceFile
+from include.flows.batches import BatchRecord
 from include.flows.lag import Lag, Movement, SourceSnapshot
 from include.kafka.retention import LostOffsets
 from include.lake.paths import LakePath
@@ -29,6 +32,20 @@ class StartPosition:
     after: tuple[int, int] | None = None
     lost: tuple[LostOffsets, ...] = ()
     files: tuple[PlannedFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReadData:
+    """What some batches have read.
+
+    ranges: offsets of topics. files: the names of landed files. appended: files of a table.
+    note: why nothing more is known.
+    """
+
+    ranges: list[OffsetRange] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    appended: list[SourceFile] = field(default_factory=list)
+    note: str = ""
 
 
 class FlowSource(ABC):
@@ -101,6 +118,14 @@ class FlowSource(ABC):
 
         metadata: the userMetadata of the flow's newest commit before.
         """
+
+    @abstractmethod
+    def read_by(self, batches: Sequence[BatchRecord]) -> ReadData:
+        """Returns what batches of the flow have read."""
+
+    @abstractmethod
+    def datasets(self, offset: Any) -> list[str]:
+        """Returns the URIs of what the flow has read up to an offset, which may be None: topics, or a directory."""
 
     @abstractmethod
     def obstacles(self, metadata: dict[str, Any] | None, newest: dict[str, Any] | None) -> Iterator[str]:

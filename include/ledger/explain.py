@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import singledispatch
 from typing import Any
 
 import pyarrow.compute as pc
@@ -11,14 +10,15 @@ from include.catalog import Catalog
 from include.checkpoints import checkpoint_files, landing_folder, offset_ranges
 from include.checkpoints.offset_ranges import OffsetRange
 from include.delta import stored_table
-from include.delta.delta_log import DeltaLog
-from include.errors import FlowBroken, Unreachable, UsageError
+from include.errors import Unreachable, UsageError
+from include.flows import sources
+from include.flows.batch_files import SourceFile
 from include.flows.batches import PLANNED, STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
+from include.flows.source import ReadData
 from include.lake import locations
-from include.ledger.batch_files import AppendedFiles, SourceFile
 from include.ledger.verify_sources import columns
 from include.settings import settings
-from include.spec import Delta, Files, Kafka, Table
+from include.spec import Delta, Files, Table
 
 
 @dataclass(frozen=True)
@@ -65,52 +65,18 @@ def _origin(tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin
     flow = next((table_flow for table_flow in table.flows if table_flow.flow == entries[-1].flow), None)
     if flow is None:
         return Origin(table.name, entries, note=f"{entries[-1].flow} is declared no more")
-    return _of_source(flow.source, tables, table, entries)
+    read = sources.of(flow).read_by(entries)
+    above = _above(tables, flow.source_as(Delta), read, entries) if flow.origin.reads_table else None
+    return Origin(table.name, entries, read.appended, read.ranges, read.files, above, read.note)
 
 
-@singledispatch
-def _of_source(source: object, tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin:
-    raise TypeError(f"a flow reads {source}")
-
-
-@_of_source.register
-def _of_topics(source: Kafka, tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin:
-    ranges = [
-        offset_range
-        for entry in entries
-        for offset_range in offset_ranges.kafka_ranges(entry.source_from, entry.source_to)
-    ]
-    return Origin(table.name, entries, ranges=offset_ranges.merge_adjacent(ranges))
-
-
-@_of_source.register
-def _of_files(source: Files, tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin:
-    names: list[str] = []
-    try:
-        for entry in entries:
-            checkpoint_path = locations.checkpoints(entry.flow) / str(entry.generation)
-            names += [
-                file.path for file in landing_folder.files_of_batch(checkpoint_path, entry.source_from, entry.source_to)
-            ]
-    except FlowBroken as error:
-        return Origin(table.name, entries, files=names, note=str(error))
-    return Origin(table.name, entries, files=names)
-
-
-@_of_source.register
-def _of_delta(source: Delta, tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin:
+def _above(tables: Catalog, source: Delta, read: ReadData, entries: list[BatchRecord]) -> Origin:
+    """Returns the origin of the source versions that the batches read."""
     source_table = tables.table(source.table)
-    log = DeltaLog(locations.table_path(source.table))
-    reads: list[SourceFile] = []
-    note = ""
-    try:
-        reads = [read for entry in entries for read in AppendedFiles(log, source).of(entry)]
-    except FlowBroken as error:
-        note = str(error)
     first, last = _versions(entries)
     # A snapshot's files hold rows of every version up to it.
-    is_whole = any(read.is_of_snapshot for read in reads)
-    versions_read = None if is_whole or note else {read.version for read in reads}
+    is_whole = any(file.is_of_snapshot for file in read.appended)
+    versions_read = None if is_whole or read.note else {file.version for file in read.appended}
     source_history = BatchHistory(source_table)
     source_batches = [
         source_history.with_checkpoint_details(batch)
@@ -118,7 +84,7 @@ def _of_delta(source: Delta, tables: Catalog, table: Table, entries: list[BatchR
         if batch.version is not None
         and (batch.version in versions_read if versions_read is not None else first <= batch.version <= last)
     ]
-    return Origin(table.name, entries, reads, above=_origin(tables, source_table, source_batches[::-1]), note=note)
+    return _origin(tables, source_table, source_batches[::-1])
 
 
 def _versions(entries: list[BatchRecord]) -> tuple[int, int]:

@@ -13,11 +13,11 @@ from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken, LedgerMismatch, SluiceError
 from include.flows import batches, refreshes
+from include.flows.batch_files import AppendedFiles
 from include.flows.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
 from include.flows.delta_source import skip_replacements
 from include.lake import locations
 from include.ledger import row_outcomes, verify_sources
-from include.ledger.batch_files import AppendedFiles
 from include.ledger.verify_sources import (
     OFFSET_COLUMNS,
     StoredOffsets,

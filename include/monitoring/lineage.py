@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cache, singledispatch
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,12 +37,11 @@ from include.checkpoints import checkpoint_files
 from include.delta import commit_history, stored_table
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import SluiceError, Unreachable
-from include.flows import refreshes
-from include.kafka import cluster
+from include.flows import refreshes, sources
 from include.lake import locations
 from include.retention import LINEAGE_BYTES
 from include.settings import settings
-from include.spec import Delta, Files, Kafka, Table
+from include.spec import Table
 
 NAMESPACE = "sluice"
 PRODUCER = "sluice"
@@ -136,33 +135,13 @@ def _inputs(flow: Table, commit: Commit) -> list[InputDataset]:
     if refresh := refreshes.of_commit(commit):
         return [_table(table, version) for table, version in refresh.all_read]
     looked_up = (commit.metadata.get("lookups") or {}).items()
+    offset = commit.metadata.get("source_to")
+    version = checkpoint_files.read_version(offset) if offset and flow.origin.reads_table else None
+    facets = _of_table(flow.origin.table, version) if flow.origin.table else {}
     return [
-        *_source_inputs(flow.source, commit.metadata.get("source_to")),
+        *(InputDataset(*_dataset_name(uri), facets=facets) for uri in sources.of(flow).datasets(offset)),
         *(_table(table, version) for table, version in looked_up),
     ]
-
-
-@singledispatch
-def _source_inputs(source: object, end: Any) -> list[InputDataset]:
-    """Returns what a batch has read of the source of its flow. end: the offset at which it ends."""
-    raise TypeError(f"a flow reads {source}")
-
-
-@_source_inputs.register
-def _topics(source: Kafka, end: Any) -> list[InputDataset]:
-    topics = list(end) if isinstance(end, dict) else source.names
-    server = cluster.of(source).servers.split(",")[0]
-    return [InputDataset(namespace=f"kafka://{server}", name=topic) for topic in topics]
-
-
-@_source_inputs.register
-def _folder(source: Files, end: Any) -> list[InputDataset]:
-    return [InputDataset(*_dataset_name(settings().folder(source.path)))]
-
-
-@_source_inputs.register
-def _source_table(source: Delta, end: Any) -> list[InputDataset]:
-    return [_table(source.table, checkpoint_files.read_version(end) if end else None)]
 
 
 def _table(table: str, version: int | None) -> InputDataset:

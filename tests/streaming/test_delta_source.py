@@ -14,10 +14,10 @@ from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.engine.tables import create_table, maintain
 from include.errors import FlowBroken, FlowFailed, Unreachable
+from include.flows.batch_files import AppendedFiles
 from include.flows.batches import BatchHistory
 from include.lake import locations
 from include.ledger import verify
-from include.ledger.batch_files import AppendedFiles
 from include.maintenance import table_survey
 from include.project.sources import inline_steps
 from include.settings import settings

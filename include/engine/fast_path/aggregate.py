@@ -26,8 +26,8 @@ from include.engine.fast_path.writer import Writer
 from include.engine.rows import deduplicate, prepare, transform
 from include.engine.rows.micro_batch import MicroBatch, Written
 from include.engine.rows.transform import Buckets
+from include.flows.batch_files import SourceFile
 from include.lake import data_files, locations
-from include.ledger.batch_files import SourceFile
 from include.spec import Bucket, Table, Upsert
 
 # Most rows of the source that a batch reads: those of its buckets, or all if there are no buckets.

@@ -8,8 +8,8 @@ from include.checkpoints.offset_ranges import OffsetRange
 from include.delta.delta_log import DeltaLog
 from include.engine.fast_path.transaction import Refusal
 from include.errors import FlowBroken
+from include.flows.batch_files import AppendedFiles, SourceFile
 from include.lake import locations
-from include.ledger.batch_files import AppendedFiles, SourceFile
 from include.spec import Delta, Table
 
 # A batch that reads more commits is not small.

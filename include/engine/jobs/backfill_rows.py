@@ -25,8 +25,8 @@ from include.engine.rows import deduplicate, quality, read, storable, transform
 from include.engine.rows.quality import RowCounts
 from include.errors import FlowBroken
 from include.flows import delta_source, resume_position
+from include.flows.batch_files import AppendedFiles
 from include.lake import locations
-from include.ledger.batch_files import AppendedFiles
 from include.project import ranges
 from include.rules import Expect, Rule
 from include.spec import Append, Delta, Table, Upsert
