@@ -6,9 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from include.engine.fast_path import known_keys
 from include.engine.fast_path.known_keys import KnownKeys
+from include.lake import locations
 from include.spec import Append, Watermark
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -74,3 +76,46 @@ def test_what_is_known_is_bounded_by_stored_rows_and_not_only_by_their_identitie
     known.add(rows_at(*[NOON + number * MINUTE for number in range(101)]))
     known.load([micros(NOON)])
     assert not known.repeats(("a",), micros(NOON))
+
+
+@pytest.mark.usefixtures("home")
+def test_of_the_stored_rows_only_the_identities_of_the_minutes_are_read(monkeypatch):
+    times = [None, NOON - 2 * MINUTE, NOON, NOON + timedelta(seconds=60.5), NOON + 2 * MINUTE]
+    rows = pa.table(
+        {"id": range(5), "at": pa.array(times, pa.timestamp("us", "UTC")), "value": ["a long text"] * len(times)}
+    )
+    write_deltalake(str(locations.table_path("silver.readings")), rows)
+    found, read = list[pa.Table](), known_keys.read
+
+    def noted(*arguments):
+        found.append(read(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(known_keys, "read", noted)
+    known = keys_with(None)
+    known.at(0)
+    assert known.load([micros(NOON)]) is None
+    assert [part.to_pydict() for part in found] == [{"id": [2], "at": [NOON]}]
+    # As many as may be known, and one more.
+    known = keys_with(1)
+    known.at(0)
+    monkeypatch.setattr(known_keys, "MOST_KEYS", 2)
+    assert known.load([micros(NOON)]) is None
+    known = keys_with(2)
+    known.at(0)
+    assert known.load([micros(NOON)]) is not None
+
+
+def test_as_many_as_may_be_known_stay_known(monkeypatch):
+    monkeypatch.setattr(known_keys, "MOST_KEYS", 2)
+    monkeypatch.setattr(KnownKeys, "_read", lambda self, minutes: None)
+    known = keys_with(1)
+    known.add(rows_at(NOON, NOON))
+    known.load([micros(NOON)])
+    assert known.repeats(("a",), micros(NOON))
+
+
+def test_without_a_watermark_one_time_of_an_identity_is_kept():
+    known = keys_with(None)
+    known.add(rows_at(NOON, NOON + MINUTE, NOON + 2 * MINUTE))
+    assert known._times == {("a",): [micros(NOON)]}

@@ -459,11 +459,16 @@ def test_files_above_the_limits_are_left_to_spark_and_a_failed_try_leaves_no_new
     assert replaced_files.read(transaction, []) == []
     small = stored_at(tmp_path, "small", ROWS.slice(0, 0))
     monkeypatch.setattr(replaced_files, "MOST_REPLACED_BYTES", small[1])
-    assert replaced_files.read(transaction, [small]) == [StoredFile(*small, ROWS.slice(0, 0))]
+    for of_small in (
+        replaced_files.read(transaction, [small]),
+        replaced_files.rewrite(transaction, [small], {(1,)}, ("id",)),
+    ):
+        assert of_small == [StoredFile(*small, ROWS.slice(0, 0))]
     (tmp_path / "small").unlink()
     monkeypatch.setattr(replaced_files, "MOST_REPLACED_BYTES", 10)
-    assert is_refused(replaced_files.read(transaction, [("x", 11)]), "large files")
-    assert is_refused(replaced_files.rewrite(transaction, [("x", 101)], {(1,)}, ("id",)), "too many large files")
+    assert replaced_files.read(transaction, [("x", 11)]) == Refusal("its rows lie in large files")
+    too_large = replaced_files.rewrite(transaction, [("x", 101)], {(1,)}, ("id",))
+    assert too_large == Refusal("its rows lie in too many large files")
     one, _ = stored_at(tmp_path, "one", ROWS)
     with pytest.raises(FileNotFoundError):
         replaced_files.rewrite(transaction, [(one, 50), ("gone", 50)], {(1,)}, ("id",))
@@ -495,7 +500,7 @@ def test_retained_changes_count_up_to_the_newest_commit_and_those_of_earlier_gen
 
 def retained_of(rows: pa.Table, **options: Any) -> tuple[merge.Retained, SimpleNamespace]:
     write = Upsert(keys=("id",), sequence_by="place", deletes="gone", **options)
-    companion = SimpleNamespace(version=3, committed=4, appended=[])
+    companion = SimpleNamespace(version=3, committed=4, appended=[], begin=lambda rows: Refusal(f"{len(rows)} rows"))
     companion.append = lambda *appended: companion.appended.append(appended)
     known = merge.Retained(table_of(write, "id INT, place INT"), write, companion)
     known._rows, known._version = rows, 3
@@ -514,6 +519,15 @@ def test_of_retained_changes_those_of_the_keys_and_every_truncate_are_found():
     assert known.of_keys({(1,), (9,)}, None).column("place").to_pylist() == [5]
 
 
+def test_a_batch_begins_to_retain_changes_if_the_table_of_retained_changes_takes_them():
+    known, _ = retained_of(DELETES)
+    assert known.begin(DELETES) == Refusal("3 rows")
+
+
+def names_of_retained(table: Table) -> list[str]:
+    return {"silver.t": DELETES.column_names}[table.name]
+
+
 def stored_batch(batch: int) -> pa.Table:
     places = pa.array([100 * batch + place for place in DELETES.column("place").to_pylist()], pa.int32())
     rows = DELETES.set_column(1, "place", places).append_column("_batch", pa.array([batch] * 3))
@@ -525,7 +539,7 @@ def stored_batch(batch: int) -> pa.Table:
 def test_retained_changes_are_read_at_the_newest_version_be_they_few_or_many(home, monkeypatch, most_bytes):
     monkeypatch.setattr(merge, "MOST_BYTES", most_bytes)
     # It asks Spark for the columns of the schema.
-    monkeypatch.setattr(merge.transform, "names_of_retained", lambda table: DELETES.column_names)
+    monkeypatch.setattr(merge.transform, "names_of_retained", names_of_retained)
     known, companion = retained_of(None, truncates="all_gone")
     known.forget()
     path = locations.table_path(known._table.retained)
@@ -544,10 +558,13 @@ def test_retained_changes_are_read_at_the_newest_version_be_they_few_or_many(hom
     assert places(2, {(1,)}, (2, 6)) == [405, 407, 505, 507, 605, 607]
     assert places(2, {(2,)}, (2, 6)) == [406, 407, 506, 507, 606, 607]
     assert (known._rows is None) == (most_bytes <= 100)
+    # What it knows of a version, it does not read again.
+    monkeypatch.setattr(merge.known_keys, "at_version", None)
+    assert places(2, {(1,)}, (2, 6)) == [405, 407, 505, 507, 605, 607]
 
 
 def test_of_an_empty_table_of_retained_changes_nothing_is_found(home, monkeypatch):
-    monkeypatch.setattr(merge.transform, "names_of_retained", lambda table: DELETES.column_names)
+    monkeypatch.setattr(merge.transform, "names_of_retained", names_of_retained)
     known, companion = retained_of(None, truncates="all_gone")
     known.forget()
     write_deltalake(str(locations.table_path(known._table.retained)), stored_batch(4).slice(0, 0))

@@ -1,6 +1,8 @@
 """Stored rows are found by their time, whatever the statistics of their files contain."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -63,6 +65,56 @@ def test_only_files_that_may_hold_such_rows_are_opened():
     table = store()
     near_files = known_keys.stored_table.dataset(NAME, table, '"the ""time""" >= \'2026-03-01T12:02:00+00:00\'')
     assert len(list(near_files.get_fragments())) == 2
+
+
+def test_files_are_chosen_by_the_spans_and_those_with_null_only_if_null_is_asked_for(monkeypatch):
+    chosen, dataset = [], known_keys.stored_table.dataset
+
+    def noted(*arguments):
+        files = dataset(*arguments)
+        chosen.append(len(list(files.get_fragments())))
+        return files
+
+    monkeypatch.setattr(known_keys, "stored_table", SimpleNamespace(dataset=noted))
+    table = store()
+    # The last file reaches from before noon to two hours after it; a bound may be truncated to milliseconds.
+    assert read(table, (120, 180)) == [120.0]
+    assert read(table, (120, 180), or_null=True) == [None, None, 120.0]
+    assert chosen == [3, 5]
+
+
+class InStore:
+    """A folder in place of an object store; notes which objects are read."""
+
+    def __init__(self, path: Path, were_read: list[str]) -> None:
+        self._path, self._were_read = path, were_read
+
+    def __truediv__(self, name: str) -> "InStore":
+        return InStore(self._path / name, self._were_read)
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def read_bytes(self) -> bytes:
+        self._were_read.append(self._path.name)
+        return self._path.read_bytes()
+
+
+def test_small_files_in_an_object_store_are_read_as_a_whole_and_give_the_same_rows(monkeypatch):
+    table, were_read = store(), list[str]()
+    folder = InStore(locations.table_path(NAME), were_read)
+    assert read(table, (60, 120)) == [60.0, 60.0005, 61.0, 119.999999]
+    assert were_read == []
+    monkeypatch.setattr(known_keys, "locations", SimpleNamespace(table_path=lambda name: {NAME: folder}[name]))
+    for _ in range(2):
+        assert read(table, (60, 120)) == [60.0, 60.0005, 61.0, 119.999999]
+    assert 4 <= len(were_read) < len(FILES)
+    # A file beyond the limit is left to Arrow.
+    monkeypatch.setattr(known_keys.data_files, "LARGEST_BYTES", 1)
+    monkeypatch.setattr(known_keys.data_files, "_cached", {})
+    were_read.clear()
+    assert read(table, (60, 120)) == [60.0, 60.0005, 61.0, 119.999999]
+    assert were_read == []
 
 
 def test_spans_that_reach_beyond_what_python_can_name_leave_nothing_out():
