@@ -35,9 +35,11 @@ WITHOUT_SPARK = [
     "tests/unit/engine/rows/test_data_skipping.py",
     "tests/unit/engine/rows/test_event_times.py",
     "tests/unit/engine/fast_path/test_known_keys.py",
+    "tests/unit/engine/fast_path/test_table_at_version.py",
     "tests/unit/engine/fast_path/test_small_batches.py",
     "tests/unit/engine/fast_path/test_replaced_files.py",
     "tests/unit/engine/fast_path/test_refusals.py",
+    "tests/unit/engine/fast_path/test_path.py",
     "tests/unit/engine/checkpoints/test_checkpoint_generations.py",
 ]
 WITH_SPARK = [
