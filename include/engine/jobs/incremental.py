@@ -15,7 +15,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine import commit, struct_type
 from include.engine.commit import read_table
 from include.engine.jobs.incremental_plan import ViewPlan
-from include.engine.rows import transform
+from include.engine.rows import storable, transform
 from include.engine.session import jvm_of
 from include.engine.tables import create_table
 from include.flows.refreshes import Method, Refresh, untouched
@@ -41,11 +41,14 @@ class Change:
     base: Refresh | None = None
 
     def write(self, view: Table, rows: DataFrame, count: int) -> None:
-        """Commits the rows that are left of `rows`. count: how many."""
+        """Commits the rows that are left of `rows`. count: how many. It fails if a row has a value that no table may
+        store.
+        """
+        rows = storable.guarded(_in_columns_of(view, rows), storable.rules_by_column(view))
         if self.base is None:
             create_table.replace(rows, view)
         else:
-            commit.append(transform.coalesce_small(rows.to(struct_type.from_ddl(view.schema)), count), view)
+            commit.append(transform.coalesce_small(rows, count), view)
 
 
 class Computation:
@@ -97,7 +100,7 @@ class Computation:
         )
         if plan.grouping is None:
             return Change(rows, self._method(None, version), base)
-        rows = rows.to(struct_type.from_ddl(self._view.schema))
+        rows = _in_columns_of(self._view, rows)
         stored = read_table(self._spark, self._view.name, version)
         return Change(plan.grouping.combined(stored.unionByName(rows)), self._method(None))
 
@@ -128,6 +131,12 @@ class Computation:
     @cached_property
     def _table_ids(self) -> dict[str, str]:
         return {table: str(stored_table.open_table(table).metadata().id) for table in self._versions}
+
+
+def _in_columns_of(view: Table, rows: DataFrame) -> DataFrame:
+    """Returns these rows in the declared types."""
+    # A plan rarely shows that a column holds no NULL, and Spark takes no other one for NOT NULL. Rules check the rows.
+    return rows.to(struct_type.from_ddl(view.schema).toNullable())
 
 
 def _rows_of_files(table: DataFrame, adds: Iterable[Action]) -> DataFrame:

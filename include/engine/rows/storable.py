@@ -1,6 +1,7 @@
 """Rules that a row has to meet to be stored: what its columns say of themselves, and what readers of Delta know."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from pyspark.sql import DataFrame
@@ -11,6 +12,7 @@ from pyspark.sql.types import (
     DateType,
     MapType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -59,6 +61,15 @@ def all_rules_of(table: Table) -> tuple[Rule, ...]:
     return (*rules_of(table), *constraints_of(table))
 
 
+def rules_by_column(table: Table) -> tuple[Expect, ...]:
+    """Returns the rules that the columns of the table imply, each for one column, which its name says."""
+    return tuple(
+        replace(rule, name=f"{rule.name}, in column '{field.name}'")
+        for field in struct_type.from_ddl(table.schema)
+        for rule in _implied_by((field,), table.partition_by)
+    )
+
+
 def with_folders(rows: DataFrame, table: Table) -> DataFrame:
     """Returns these rows; reading them fails if text by which the table is partitioned breaks `FOLDERS`."""
     types = {field.name: field.dataType for field in rows.schema} if table.partition_by else {}
@@ -101,6 +112,10 @@ def for_quarantine(rows: DataFrame) -> DataFrame:
 def _implied(schema: str, computed: str, partition_by: tuple[str, ...]) -> tuple[Expect, ...]:
     names = struct_type.from_ddl(computed).fieldNames() if computed else []
     fields = [field for field in struct_type.from_ddl(schema) if field.name not in names]
+    return _implied_by(fields, partition_by)
+
+
+def _implied_by(fields: Sequence[StructField], partition_by: tuple[str, ...]) -> tuple[Expect, ...]:
     rules = []
     for name, condition in ((TIMES, _times), (NOT_NULL, _present)):
         conditions = [

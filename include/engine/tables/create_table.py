@@ -323,17 +323,17 @@ def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], 
 
 
 def replace(rows: DataFrame, table: Table) -> None:
-    """Replaces all rows of the table by these, with declared schema, layout and properties, in one commit.
+    """Replaces all rows of the table by these, with declared layout and properties, in one commit. rows: in the
+    declared columns.
 
     Between `create` and an overwrite, a reader would see an empty table.
     """
-    schema = struct_type.from_ddl(table.schema)
     properties = _properties(table) | properties_of(table)
     pairs = sql_text.properties(properties)
     # DataFrameWriter cannot cluster a Delta table.
     layout = "CLUSTER BY" if table.cluster_by else "PARTITIONED BY"
     columns = ", ".join(map(sql_text.identifier, table.cluster_by or table.partition_by))
-    rows.to(schema).createOrReplaceTempView(NEW)
+    rows.createOrReplaceTempView(NEW)
     try:
         rows.sparkSession.sql(
             f"CREATE OR REPLACE TABLE {sql_text.delta(locations.table_path(table.name))} USING delta "

@@ -6,8 +6,9 @@ import pytest
 
 from include.control.jobs import all_kinds
 from include.control.store.job_id import JobKind
+from include.engine.rows import storable
 from include.errors import FlowBroken
-from include.spec import Delta, Replace, Table
+from include.spec import Delta, Expect, Replace, Table
 from tests.support.flows import rows_of
 
 READINGS = "id BIGINT, text STRING, n BIGINT"
@@ -62,3 +63,46 @@ def test_rows_that_make_a_transform_raise_are_named_by_version_expression_and_va
     repaired = replace(cast, transform=cast.transform.replace("CAST", "try_cast"))
     refresh("repaired", repaired)
     assert {row["id"]: row["value"] for row in rows_of(cast.name)} == {1: 1999, 2: 2000, 3: None, 4: 2001}
+
+
+# By text of a row: the rule that it breaks, the column, and the columns of the view.
+UNSTORABLE = {
+    "late": (storable.TIMES, "at", "id BIGINT, at TIMESTAMP, part STRUCT<n: BIGINT>"),
+    "none": (storable.NOT_NULL, "id", "id BIGINT NOT NULL, at TIMESTAMP, part STRUCT<n: BIGINT>"),
+    "in a struct": (storable.NOT_NULL, "part", "id BIGINT, at TIMESTAMP, part STRUCT<n: BIGINT NOT NULL>"),
+}
+STORABLE = """
+    SELECT IF(text = 'none', NULL, id) AS id,
+        timestamp_seconds(IF(text = 'late', 253402300800, 0)) AS at,
+        named_struct('n', IF(text = 'in a struct', NULL, n)) AS part
+    FROM source
+"""
+
+
+@pytest.mark.parametrize("text", UNSTORABLE)
+def test_a_row_that_no_table_may_store_fails_the_refresh_whether_all_rows_are_computed_or_new_ones(
+    engine, name, readings, refresh, text
+):
+    source, (rule, column, columns) = f"silver.{name}", UNSTORABLE[text]
+    added = view(name, "added", STORABLE, schema=columns)
+    whole = view(name, "whole", f"{STORABLE} ORDER BY id LIMIT 10", schema=columns)
+    readings((1, "good", 7))
+    refresh("monday", added, whole)
+    before = {of.name: rows_of(of.name) for of in (added, whole)}
+    assert [row["part"] for row in before[added.name]] == [{"n": 7}]
+    readings((2, text, 8))
+    new, all_rows = f"{source}, new since version 0 and up to version 1", f"{source}, version 1"
+    for of, versions in ((added, new), (whole, all_rows)):
+        with pytest.raises(FlowBroken) as error:
+            refresh(f"tuesday {of.name}", of)
+        sentence = str(error.value)
+        assert f"fails with rows of {versions}, and the view is left as it was: " in sentence
+        assert f": [USER_RAISED_EXCEPTION] a row that it makes breaks: {rule}, in column '{column}'" in sentence
+        assert ": let its transform bear such rows, or keep them out of its sources by a rule" in sentence
+        assert rows_of(of.name) == before[of.name]
+        [job] = all_kinds.newest(engine, JobKind.REFRESH, of.name, 1)
+        assert (job.failure, job.ended_at) == (sentence, None)
+        # A rule that drops the row keeps it out of the view.
+        of_rule = replace(of, expect=(Expect("good", "at < '2000-01-01' AND id > 0 AND part.n > 0", otherwise="drop"),))
+        refresh(f"wednesday {of.name}", of_rule)
+        assert rows_of(of.name) == before[of.name]
