@@ -1,6 +1,7 @@
 """Compaction of small files by Arrow has the same result as OPTIMIZE."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from include.engine.fast_path.transaction import Layout, Target, Transaction
 from include.engine.tables import maintain
 from include.lake import locations
 from include.maintenance.plan import OPTIMIZE, Step
+from include.settings import settings
 from tests.support.commits import switch_fast_path
 
 SCHEMA = """
@@ -167,6 +169,35 @@ def test_timestamps_of_older_writers_keep_their_centuries(spark, path, compact):
     compact()
     assert len(DeltaLog(path).state.live) == 1
     assert rows_as_json(spark, path) == rows_before
+
+
+@pytest.mark.parametrize("by_arrow", [True, False])
+def test_text_that_is_no_utf8_keeps_its_bytes(spark, path, compact, monkeypatch, caplog, by_arrow):
+    monkeypatch.setattr(maintain, "settings", lambda: replace(settings(), fast_path=by_arrow))
+    # The greatest text of a file, the least, one in between, and one that is cut off within its bounds.
+    parts = [("61", "FFFE00"), ("80", "C3A9"), ("61", "62FF", "7A"), ("C3A9" * 40 + "C3", None), ("61", "62")]
+    for codes in parts:
+        rows = spark.createDataFrame([(code,) for code in codes], "code STRING").coalesce(1)
+        rows = rows.selectExpr("CAST(unhex(code) AS STRING) AS text")
+        rows = rows.selectExpr("text", "struct(text) AS one", "array(text) AS many", "map('a', text) AS by_name")
+        rows.write.format("delta").mode("append").save(str(path))
+
+    def texts() -> list[tuple]:
+        frame = spark.read.format("delta").load(str(path))
+        values = ("text", "one.text", "many[0]", "by_name['a']")
+        return sorted(map(tuple, frame.selectExpr(*[f"hex({value})" for value in values]).collect()), key=repr)
+
+    def count(code: str) -> int:
+        return spark.read.format("delta").load(str(path)).where(f"text = CAST(X'{code}' AS STRING)").count()
+
+    texts_before = texts()
+    codes = [code for part in parts for code in part]
+    assert texts_before == sorted([(code,) * 4 for code in codes], key=repr)
+    assert (compact().operation, len(DeltaLog(path).state.live)) == ("OPTIMIZE", 1)
+    assert "OPTIMIZE compacts it" not in caplog.text
+    assert texts() == texts_before
+    # The statistics of its file hide no row.
+    assert (count("61"), count("C3A9")) == (3, 1)
 
 
 def test_what_arrow_would_change_is_left_to_spark_and_nothing_lies_about(spark, path, compact, caplog):
