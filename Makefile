@@ -23,10 +23,10 @@ ON_S3 := $(addprefix tests/faults/,test_aimed_kills.py test_backfills.py test_fu
 LOCK = $(VENV_BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
 # What checks Sluice needs more packages than what runs it.
-dev test test-platforms test-tables faults-on-s3 soak lint mutants: DEV := --dev
+dev docs test test-platforms test-tables faults-on-s3 soak lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 connect store class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock screenshot bench faults faults-on-s3 soak mutants clean
+.PHONY: help setup dev s3 connect store class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock docs screenshot bench faults faults-on-s3 soak mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ class-data: setup ## the archive of classes that makes drivers start sooner, 200
 
 venv:
 	@"$(PYTHON)" -m include.local.install $(DEV)
+
+docs: venv ## the documentation as a site in $SLUICE_HOME/site, built without the network
+	@PYTHONPATH="$$PWD" $(IN_VENV) docs/build_site.py
 
 screenshot: dev ## take the screenshot of the README from the running platform; needs Chromium
 	@PYTHONPATH="$$PWD" $(IN_VENV) docs/screenshot.py

@@ -18,6 +18,7 @@ QUARANTINE = "quarantine"
 class Expect:
     """A SQL condition every row should meet. NULL fails.
 
+    name: of the rule, in counts and in the quarantine. condition: true for a row that meets it.
     otherwise: the action for a row that does not meet it. `warn` keeps and counts the row; `drop` removes and counts
         it; `quarantine` moves it to `quarantine.<layer>_<name>`, with the names of the rules that it breaks; `fail`
         ends the flow before it writes the batch. If a row breaks several rules, the strictest action applies: fail,
@@ -38,6 +39,8 @@ class Unique:
     """No stored row, and no earlier row of the batch, has the same values in `columns`. NULL fails.
 
     Rows that another rule keeps out of the table do not count. Table files write `unique(...)`.
+
+    name, otherwise: as in `Expect`.
     """
 
     name: str
@@ -51,6 +54,7 @@ class References:
 
     NULL fails. Table files write `references(...)`.
 
+    name, otherwise: as in `Expect`. table, key: the other table, and its column.
     wait: the first batch with rows waits until the flows above the table have read once what their sources held then.
     """
 

@@ -276,7 +276,7 @@ def _first_step(config: Settings) -> str:
         return f"send records to topic {' or '.join(topics)} of the broker at {cluster.named(None)}"
     if folders:
         return f"put files into {' or '.join(folders)}"
-    return "make new-table NAME=bronze.orders SOURCE=kafka:orders, and docs/first-table.md"
+    return "make new-table NAME=bronze.orders SOURCE=kafka:orders, and docs/start/first-table.md"
 
 
 if __name__ == "__main__":

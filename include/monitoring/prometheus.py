@@ -1,4 +1,4 @@
-"""Exports the metrics of flows and tables for Prometheus. docs/metrics.md describes each name."""
+"""Exports the metrics of flows and tables for Prometheus. docs/reference/metrics.md describes each name."""
 
 from collections.abc import Iterator
 from typing import Any

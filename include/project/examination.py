@@ -73,7 +73,9 @@ class Examination:
         except Exception as error:
             if name not in self.broken:
                 cause = f"{type(error).__name__}: {error}"
-                self.broken[name] = [f"{file}: no check understands its values ({cause}): see docs/add-a-table.md"]
+                self.broken[name] = [
+                    f"{file}: no check understands its values ({cause}): see docs/guides/declare-a-table.md"
+                ]
 
 
 def examine(all_files: list[TableFile], substitutes: Mapping[str, Definition] | None = None) -> Examination:

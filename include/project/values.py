@@ -165,7 +165,7 @@ PLACES = {
     Kafka.__name__: "put them into the properties file or the Airflow connection of a cluster, and write cluster='...'",
     Files.__name__: "put them into the AWS_* variables of the environment",
     Registry.__name__: "put them into the file that SLUICE_SCHEMA_REGISTRY_CREDENTIALS names",
-    Table.__name__: "put them where docs/operations.md says",
+    Table.__name__: "put them where docs/operate/credentials.md says",
 }
 SECRET_NAME = re.compile("passw|jaas|secret|token|credential|access.?key", re.IGNORECASE)
 SECRET_KEYWORD = {

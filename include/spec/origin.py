@@ -18,7 +18,7 @@ class FileFormat:
     required: tuple[str, ...] = ()
 
 
-# docs/add-a-format.md says how to add one.
+# docs/guides/add-a-format.md says how to add one.
 FORMATS = {
     "csv": FileFormat(options=("header", "separator", "quote", "escape", "comment")),
     "json": FileFormat(options=("multi_line",)),
@@ -118,6 +118,7 @@ class Branches(AnySource):
 class Kafka(AnySource):
     """All records of one or several topics, from the first offset on, with the columns of `KAFKA_SCHEMA`.
 
+    topics: one topic, or several.
     pattern: instead of topics, a regular expression for complete topic names. It must mean the same in Java and Python.
         A topic that is added or matches later is read from its first offset.
     max_offsets: maximum number of records in a batch, over all topics.
@@ -157,6 +158,7 @@ class Kafka(AnySource):
 class Delta(AnySource):
     """The rows that are appended to another table of the catalog, or its change data feed. For a view: all its rows.
 
+    table: the table that it reads.
     changes: read the change data feed: the columns of the table and of `CHANGE_SCHEMA`. It begins with the current
         rows as inserts, and continues with each change. For a recomputed `Upsert`, the changes only identify the
         buckets to recompute, and `transform` gets rows of the table.
@@ -253,7 +255,7 @@ class Json:
 
     into: names of JSON fields. Each becomes a column with the type in the schema of the table. A value that is not
         exactly one of the type becomes NULL, plus an entry in `_errors ARRAY<STRUCT<field, message>>`; so does a value
-        that is no object. docs/errors-and-late-rows.md says which texts are values.
+        that is no object. docs/guides/typed-values.md says which texts are values.
     header: skip the header of a schema registry, if the value has one.
     fails: end the flow on such an error, with a message that names the row and the field.
     registry: every value has that header, and is validated by the JSON Schema of its id. A value that breaks it is an
@@ -291,6 +293,7 @@ class Cast:
 class Avro:
     """Typed columns from an Avro record in `column`, as for `Json`. A cast that loses information is an error.
 
+    into: names of fields of the record, as for `Json`.
     schemas: Avro schemas (JSON) by id. Values begin with the header of a schema registry, and are read with the schema
         of that id. A field that this schema lacks becomes NULL.
     schema: instead, a single schema for values without a header.

@@ -127,19 +127,24 @@ class Table:
     name: `<layer>.<name>`, the same as the path of the file.
     source: one source, or several by branch name. Each branch is a flow, and all flows append to this table. The flow
         of branch "", like an only flow, has the name of the table. The sources of a view are not branches.
+    comment: what a row of the table is, stored as its description.
     schema: Spark DDL of the stored columns. The default, for a table fed by Kafka without a transform, is
         `KAFKA_SCHEMA`. A table fed by files gets `FILES_SCHEMA` in addition to its columns.
     transform: a function from source rows to table rows, both `pyspark.sql.DataFrame`. It must be deterministic,
         because a batch may be replayed. Import `pyspark.sql.functions` inside the function. Or a SQL query over the
         view `source`. For a table of several branches also a transform by name of the branch. None: the columns of
         `schema` are selected by name.
+    parse: typed columns from a column of the source.
     lookups: columns of other stored tables, joined to the rows that `parse` makes and `transform` gets.
     python: lets `transform` run Arrow and pandas functions (`arrow_udf`, `pandas_udf`, `mapInArrow`, `mapInPandas`),
         within these limits. They must be deterministic, and compute each row from one row of the source.
+    write: how rows come into the table.
+    expect: the rules, each with an action for rows that break it.
+    maintain: when its files are compacted and deleted.
     temporary: a named step that is never stored. Each table that reads it computes it in its own batch.
     schedule: cron expression in UTC. A view is refreshed at these times (None: by hand). A flow reads the new rows at
         these times, and stops (None: it runs continuously).
-    interval_seconds: minimum time from the start of a batch to the start of the next; docs/architecture/batch.md.
+    interval_seconds: minimum time from the start of a batch to the start of the next; docs/concepts/fast-path.md.
     fresh_minutes: freshness promise: rows that are older than this in its sources are in the table. Sources are the
         tables upstream, up to the topic or folder. A table with no unread source rows is fresh, whatever the age of
         its newest commit. `sluice status` shows whether the promise is kept.

@@ -1,4 +1,4 @@
-"""The tests run the commands of docs/first-table.md in a fresh clone without the examples."""
+"""The tests run the commands of docs/start/first-table.md in a fresh clone without the examples."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.conftest import ROOT, free_port
 from tests.support.jobs.process import SHORT_LIVED
 from tests.support.waiting import wait_until
 
-PAGE = (ROOT / "docs" / "first-table.md").read_text()
+PAGE = (ROOT / "docs" / "start" / "first-table.md").read_text()
 BLOCKS = re.findall(r"```(sh|text)\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [code for language, code in BLOCKS if language == "sh"]
 TABLES = dict(re.findall(r"make new-table NAME=(\S+) ([^&]*?)\nmake", PAGE.replace("\\\n", "")))
@@ -98,7 +98,7 @@ def test_a_newcomer_gets_from_nothing_to_their_own_gold_table(run, clone: Path):
 
 def test_the_tests_of_a_table_are_as_the_page_says(run, clone: Path):
     """Runs after the test above, whose tables it uses."""
-    page = (ROOT / "docs" / "your-project.md").read_text()
+    page = (ROOT / "docs" / "start" / "your-project.md").read_text()
     [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (clone / "tests" / "tables" / "test_orders.py").write_text(example)
     for name, options in TABLES.items():

@@ -1,7 +1,4 @@
-"""The table files of docs/recipes.md and docs/errors-and-late-rows.md do what these pages say.
-
-The commands of docs/add-a-table.md exist.
-"""
+"""The table files of the guides do what these pages say, and the commands of docs/guides/declare-a-table.md exist."""
 
 import json
 import os
@@ -33,7 +30,9 @@ from tests.conftest import ROOT
 from tests.streaming.conftest import append, run_once  # noqa: F401
 from tests.support.flows import rows_of
 
-RECIPES, ROWS = (ROOT / "docs" / name for name in ("recipes.md", "errors-and-late-rows.md"))
+GUIDES = ROOT / "docs" / "guides"
+NAMES = ("changes-of-keys", "history", "joins", "lookups", "join-events", "late-rows")
+RECIPES = [(GUIDES / f"{name}.md").read_text() for name in NAMES]
 FILE = re.compile(r"`include/tables/(\w+/\w+\.py)`(?:(?!```).)*```python\n(.*?)```", re.DOTALL)
 # Tables that the pages describe without a file.
 OTHER_FILES = {
@@ -97,7 +96,7 @@ def home(tmp_path_factory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory) -> Catalog:
     """The catalog of all table files of the pages."""
-    files = OTHER_FILES | dict(FILE.findall(RECIPES.read_text())) | dict(FILE.findall(ROWS.read_text()))
+    files = OTHER_FILES | {path: text for page in RECIPES for path, text in FILE.findall(page)}
     package_parent = tmp_path_factory.mktemp("files")
     for path, text in files.items():
         file = package_parent / "recipes_of_docs" / path
@@ -159,7 +158,7 @@ def orders_of(table: str) -> list[str]:
 
 
 def test_every_table_file_of_the_pages_is_found_and_right(spark: SparkSession, tables: Catalog):
-    block_count = RECIPES.read_text().count("```python") + ROWS.read_text().count("```python")
+    block_count = sum(page.count("```python") for page in RECIPES)
     assert len(tables.tables) == len(OTHER_FILES) + block_count
     check.check(spark, tables)
 
@@ -178,10 +177,11 @@ def test_orders_with_errors_and_late_ones(spark: SparkSession, tables: Catalog, 
     assert orders_of(silver.name) == ["o-1", "o-2", "o-3", "o-4"]
     rules_by_order = {row["order_id"]: row["_rules"] for row in rows_of(silver.quarantine)}
     assert rules_by_order == {"o-9": ["not of the future"], "o-5": ["later than 60 minutes"]}
-    assert f'--rule "{rules_by_order["o-5"][0]}"' in ROWS.read_text()
+    assert f'--rule "{rules_by_order["o-5"][0]}"' in (GUIDES / "late-rows.md").read_text()
 
-    [command] = re.findall(r"```sh\nsource var/env.sh\n(.*?)```", ROWS.read_text(), re.DOTALL)
-    [expected_output] = re.findall(r"```text\n(.*?)```", ROWS.read_text(), re.DOTALL)
+    page = (GUIDES / "typed-values.md").read_text()
+    [command] = re.findall(r"```sh\nsource var/env.sh\n(.*?)```", page, re.DOTALL)
+    [expected_output] = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     environment = {
         **os.environ,
         "SLUICE_HOME": str(home),
@@ -274,7 +274,7 @@ def test_views_are_joined_with_the_purchases_that_follow_them(spark: SparkSessio
 
 
 def test_a_nested_object_is_taken_apart_and_a_time_without_a_zone_is_utc(spark: SparkSession):
-    page = (ROOT / "docs" / "add-a-table.md").read_text()
+    page = (GUIDES / "transforms.md").read_text()
     [query] = re.findall(r'`transform="(SELECT \*, get_json_object.*?)"`', page)
     table = Table(
         name="silver.addresses",
@@ -291,7 +291,7 @@ def test_a_nested_object_is_taken_apart_and_a_time_without_a_zone_is_utc(spark: 
 
 
 def test_what_is_to_be_typed_on_a_running_platform_is_known():
-    page = (ROOT / "docs" / "add-a-table.md").read_text()
+    page = (GUIDES / "declare-a-table.md").read_text()
     [form] = re.findall(r"`airflow dags trigger control.stream -c '(.*?)'`", page)
     assert json.loads(form).keys() == {"flow", "action", "reason"}
     assert json.loads(form)["action"] in list(Action)

@@ -26,7 +26,8 @@ RUNBOOKS = sorted((ROOT / "docs" / "runbooks").glob("*.md"))
 PAGES = [
     *RUNBOOKS,
     ROOT / "README.md",
-    ROOT / "docs" / "operations.md",
+    *sorted((ROOT / "docs" / "operate").glob("*.md")),
+    *sorted((ROOT / "docs" / "guides").glob("*.md")),
     ROOT / "dags" / "control.py",
     ROOT / "dags" / "maintain.py",
 ]

@@ -1,4 +1,4 @@
-"""docs/your-project.md: a project without the examples upgrades to a newer Sluice."""
+"""docs/operate/upgrades.md: a project without the examples upgrades to a newer Sluice."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from include.control.store import database, migrations
 from include.local.remove_examples import EXAMPLES
 from tests.conftest import ROOT
 
-PAGE = (ROOT / "docs" / "your-project.md").read_text()
+PAGE = (ROOT / "docs" / "operate" / "upgrades.md").read_text()
 [UPGRADE, COPY] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 # The platform of these tests sets such variables.
 EXCLUDED_PREFIXES = ("SLUICE_", "AIRFLOW", "MAKE", "MFLAGS", "PYTHONPATH", "GIT_")

@@ -79,7 +79,7 @@ CASES = (
         "keys_among_properties",
         replace(READINGS, properties={"fs.s3a.secret.key": "hush"}),
         "silver/readings.py: properties has 'fs.s3a.secret.key', and a table file is no place for credentials: put "
-        "them where docs/operations.md says",
+        "them where docs/operate/credentials.md says",
     ),
     case(
         "gold_reads_kafka",

@@ -158,5 +158,5 @@ def test_a_check_that_fails_itself_is_a_sentence_about_the_file():
         raise AttributeError("no such thing")
     assert result.sentences == [
         "include/tables/silver/a.py: no check understands its values (AttributeError: no such thing): see "
-        "docs/add-a-table.md"
+        "docs/guides/declare-a-table.md"
     ]

@@ -1,4 +1,4 @@
-"""Import rules and size limits of the code, as docs/architecture.md describes them."""
+"""Import rules and size limits of the code, as docs/project/code.md describes them."""
 
 import ast
 import io

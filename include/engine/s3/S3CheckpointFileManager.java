@@ -15,7 +15,8 @@ import org.apache.spark.unsafe.Platform;
 /**
  * Writes each file of a checkpoint in a store with one PUT, where Spark's own file manager writes, copies and deletes.
  *
- * Files of other file systems are written as Spark does. docs/architecture/object-store.md says why this class exists.
+ * Files of other file systems are written as Spark does. docs/concepts/object-store-requests.md says why this class
+ * exists.
  */
 public class S3CheckpointFileManager extends FileSystemBasedCheckpointFileManager {
     public S3CheckpointFileManager(Path path, Configuration configuration) {

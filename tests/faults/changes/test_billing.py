@@ -297,7 +297,7 @@ class Conversion:
 
     def __init__(self, billing: Billing, topic: Topic) -> None:
         name, self.billing, self.topic = billing.name, billing, topic
-        purchases = documented("add-a-table.md", "silver.purchases")
+        purchases = documented("guides/database-changes.md", "silver.purchases")
         self.purchases = replace(
             purchases,
             name=f"silver.{name}",
@@ -316,9 +316,9 @@ class Conversion:
         )
         sources = {"views": Delta(self.views.name), "purchases": Delta(self.purchases.name, changes=True)}
         self.events = replace(
-            documented("recipes.md", "silver.page_events"), name=f"silver.{name}_events", source=sources
+            documented("guides/join-events.md", "silver.page_events"), name=f"silver.{name}_events", source=sources
         )
-        gold = documented("recipes.md", "gold.conversion_by_hour")
+        gold = documented("guides/join-events.md", "gold.conversion_by_hour")
         self.gold = replace(gold, name=f"gold.{name}", source=Delta(self.events.name))
         self.flows = (billing.bronze, self.purchases, self.bronze_views, self.views, *self.events.flows, self.gold)
         self.chance, self.seen, self.bought = random.Random(21), list[dict](), list[tuple[str, datetime]]()

@@ -1,4 +1,4 @@
-"""What a batch and a look at a log ask of the store: docs/architecture/object-store.md has the targets."""
+"""What a batch and a look at a log ask of the store: docs/concepts/object-store-requests.md has the targets."""
 
 from collections import Counter
 from dataclasses import replace

@@ -50,7 +50,7 @@ ssl.truststore.location={truststore}
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 """
-# What the users of Sluice may do, as docs/operations.md lists it.
+# What the users of Sluice may do, as docs/guides/kafka-passwords.md lists it.
 RIGHTS = (
     (ResourceType.TOPIC, ResourcePatternType.LITERAL, AclOperation.DESCRIBE),
     (ResourceType.TOPIC, ResourcePatternType.LITERAL, AclOperation.READ),

@@ -1,4 +1,4 @@
-"""Prometheus can parse the metrics of a handmade lake, and docs/metrics.md lists all of them."""
+"""Prometheus can parse the metrics of a handmade lake, and docs/reference/metrics.md lists all of them."""
 
 import os
 import re
@@ -77,13 +77,15 @@ def test_every_sample_is_as_the_status_has_it_and_what_is_unknown_has_none(made:
 
 def test_each_name_is_described_and_each_that_is_described_is_there(made: CollectorRegistry):
     documented_names = set(
-        re.findall(r"^\| `(sluice_\w+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+        re.findall(r"^\| `(sluice_\w+)` \|", (ROOT / "docs" / "reference" / "metrics.md").read_text(), re.MULTILINE)
     )
     assert {family.name for family in made.collect()} == documented_names
 
 
 def test_the_labels_are_those_that_are_described(made: CollectorRegistry):
-    rows = re.findall(r"^\| `(sluice_\w+)` \| ([\w, ]+) \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(sluice_\w+)` \| ([\w, ]+) \|", (ROOT / "docs" / "reference" / "metrics.md").read_text(), re.MULTILINE
+    )
     documented_labels = {name: set(labels.split(", ")) for name, labels in rows}
     lake.rows(BRONZE.name, time.time(), 10)
     for family in made.collect():

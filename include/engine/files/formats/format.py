@@ -1,6 +1,6 @@
 """What every file format is: how the driver reads the head of a file, and how Spark reads the records.
 
-A format is one module here and one entry of `registry`; docs/add-a-format.md shows how to add one.
+A format is one module here and one entry of `registry`; docs/guides/add-a-format.md shows how to add one.
 """
 
 from abc import ABC, abstractmethod

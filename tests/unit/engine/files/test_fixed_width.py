@@ -1,4 +1,4 @@
-"""Files of text of fixed width, the worked example of docs/add-a-format.md."""
+"""Files of text of fixed width, the worked example of docs/guides/add-a-format.md."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 from tests.support.landing import Landing
 
 WIDTHS = {"account": 6, "amount": 8, "note": 5}
-PAGE = ROOT / "docs/add-a-format.md"
+PAGE = ROOT / "docs/guides/add-a-format.md"
 SHOWN = re.compile(r"`((?:include|tests)/[\w/]+\.py)`:\n\n```python\n(.*?)```", re.DOTALL)
 
 
