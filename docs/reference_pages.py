@@ -130,7 +130,7 @@ def written_default(value: ast.expr | None) -> str:
         factory = arguments.get("default_factory")
         text = {"dict": "{}"}.get(factory, factory) if factory else arguments.get("default")
     else:
-        text = value and ast.unparse(value)
+        text = ast.unparse(value) if value else None
     return f"`{cell(text)}`" if text else "required"
 
 
