@@ -12,8 +12,9 @@ from operator import and_, or_
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
-from include.engine import commit
+from include.engine import commit, struct_type
 from include.engine.batch.writer import CheckedWriter, add_to_companion
 from include.engine.commit import read_table
 from include.engine.rows import merge_changes, transform
@@ -21,7 +22,7 @@ from include.engine.rows.merge_changes import RETAINED, SEQUENCES, SHOWN, TRUNCA
 from include.engine.rows.micro_batch import MicroBatch
 from include.engine.rows.quality import RowCounts
 from include.lake import locations
-from include.spec import Table, Upsert
+from include.spec import Table, Upsert, ddl
 
 # Of a source row of the MERGE: whether its stored row has no place any more.
 GONE = "_gone"
@@ -137,15 +138,44 @@ def replace_rows(merged: Merged, table: Table, write: Upsert) -> None:
     is_changed = reduce(or_, [~_is_same(name, name in floats) for name in values], F.lit(False))
     applies = is_changed if merged.is_computed else _is_newer(table, write, floats)
     columns: dict[str, str | Column] = {name: F.col(f"new.`{name}`") for name in names}
+    source = _with_declared_types(merged.source, table)
     (
         DeltaTable.forPath(merged.source.sparkSession, str(locations.table_path(table.name)))
         .alias("stored")
-        .merge(merged.source.alias("new"), reduce(and_, [_is_same(name) for name in identity]))
+        .merge(source.alias("new"), reduce(and_, [_is_same(name) for name in identity]))
         .whenMatchedDelete(F.col(f"new.{GONE}") if merged.is_computed else F.col(f"new.{GONE}") & applies)
         .whenMatchedUpdate(~F.col(f"new.{GONE}") & applies, columns)
         .whenNotMatchedInsert(f"NOT new.{GONE}", columns)
         .execute()
     )
+
+
+def _with_declared_types(rows: DataFrame, table: Table) -> DataFrame:
+    """Returns these rows with the fields of structs NOT NULL that are declared so.
+
+    MERGE refuses to cast a struct whose field may be NULL, and no expression says that it is not. The rules of the
+    table have checked the values.
+    """
+    columns = _required_as(rows.schema, struct_type.from_ddl(table.schema))
+    # A row that is gone has NULL in a column that is NOT NULL.
+    columns = StructType([StructField(field.name, field.dataType) for field in columns])
+    if columns == StructType([StructField(field.name, field.dataType) for field in rows.schema]):
+        return rows
+    session, plan = rows.sparkSession._jsparkSession, rows._jdf.queryExecution()
+    java_rows = session.internalCreateDataFrame(plan.toRdd(), session.parseDataType(columns.json()), False)
+    return DataFrame(java_rows, rows.sparkSession)
+
+
+def _required_as(columns: StructType, declared: StructType) -> StructType:
+    """Returns these columns, NOT NULL where the declared ones of the same names are, at each depth."""
+    fields = []
+    for column in columns:
+        like = next((field for field in declared if ddl.key(field.name) == ddl.key(column.name)), column)
+        type_ = column.dataType
+        if isinstance(type_, StructType) and isinstance(like.dataType, StructType):
+            type_ = _required_as(type_, like.dataType)
+        fields.append(StructField(column.name, type_, like.nullable, column.metadata))
+    return StructType(fields)
 
 
 def _identity(write: Upsert) -> tuple[str, ...]:
