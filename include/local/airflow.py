@@ -68,20 +68,25 @@ class Airflow:
             self.platform.start(name, [_airflow(), *COMMANDS[name]], self.variables)
 
     def wait(self, timeout_seconds: float, check: Callable[[], None]) -> None:
-        """Wait until the API server accepts the user. Calls `check`, which may raise. Raises SetupError on timeout."""
-        timer = self._stall_timer(timeout_seconds)
+        """Wait until the API server accepts the user. Calls `check`, which may raise.
+
+        Raises SetupError if its log has not grown for `timeout_seconds`.
+        """
+        timer = StallTimer(timeout_seconds, lambda: self.platform.logged_bytes(API))
         while not self.token():
             check()
             if timer.is_over:
                 raise SetupError(
-                    f"Airflow does not answer at {self.url}, and its logs have not grown for {timeout_seconds:.0f} s: "
-                    f"read {self.platform.log(API)}"
+                    f"Airflow does not answer at {self.url}, and its start does not move: read {self.platform.log(API)}"
                 )
             time.sleep(0.3)
 
     def trigger(self, dag: str, timeout_seconds: float, check: Callable[[], None]) -> None:
-        """Start a run of `dag` as soon as Airflow has parsed it. Raises SetupError on timeout or a DAG import error."""
-        timer = self._stall_timer(timeout_seconds)
+        """Start a run of `dag` as soon as Airflow has parsed it.
+
+        Raises SetupError if no further DAG was parsed for `timeout_seconds`, or for a DAG import error.
+        """
+        timer = StallTimer(timeout_seconds, lambda: self._call("GET", "/api/v2/dags?limit=1")[1].get("total_entries"))
         while True:
             check()
             status, answer = self._call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None})
@@ -92,13 +97,10 @@ class Airflow:
                 raise SetupError(f"Airflow cannot import {error['filename']}: fix it\n{error['stack_trace']}")
             if timer.is_over:
                 raise SetupError(
-                    f"DAG '{dag}' cannot be started, and Airflow's logs have not grown for {timeout_seconds:.0f} s "
+                    f"DAG '{dag}' cannot be started, and Airflow has parsed no further one for {timeout_seconds:.0f} s "
                     f"(Airflow answers {status}: {answer}): read {self.platform.log(PARSER)}"
                 )
             time.sleep(0.3)
-
-    def _stall_timer(self, seconds: float) -> StallTimer:
-        return StallTimer(seconds, lambda: self.platform.logged_bytes(API, PARSER))
 
     @property
     def url(self) -> str:

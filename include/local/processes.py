@@ -23,8 +23,8 @@ MARKER = "SLUICE_PLATFORM"
 # The next round finds a process that was forked while the others were stopped.
 STOP_ROUNDS = 5
 ORPHAN_GRACE_SECONDS = 5
-# What still moves after this time does not become ready.
-LONGEST_SECONDS = 1_800
+# What still moves after so many times the allowed standstill does not become ready.
+LONGEST_STANDSTILLS = 5
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ class Platform:
 
 
 class StallTimer:
-    """Ends a wait on a machine of any speed: when nothing has moved for some seconds, or at the latest after
-    `LONGEST_SECONDS`.
+    """Ends a wait on a machine of any speed: when nothing has moved for some seconds, at the latest after
+    `LONGEST_STANDSTILLS` times as long.
     """
 
     def __init__(self, seconds: float, movement: Callable[[], object], clock: Callable[[], float] = time.monotonic):
@@ -146,7 +146,7 @@ class StallTimer:
         self.seconds = seconds
         self._movement, self._clock = movement, clock
         self._last, self._moved_at = movement(), clock()
-        self._ends_at = self._moved_at + LONGEST_SECONDS
+        self._ends_at = self._moved_at + LONGEST_STANDSTILLS * seconds
 
     @property
     def is_over(self) -> bool:

@@ -180,9 +180,8 @@ def _wait_for_streams(config: Settings, platform: Platform, services: Airflow, o
             _print_progress(f"{table} holds rows")
         if timer.is_over:
             raise SetupError(
-                f"{', '.join(missing_flows(engine) or empty_tables)} did not come to life, and no driver has moved for "
-                f"{timer.seconds} s: read the drivers' logs in {config.logs}, and the runs of '{SUPERVISOR}' at "
-                f"{services.url}"
+                f"{', '.join(missing_flows(engine) or empty_tables)} did not come to life, and nothing moves: "
+                f"read the drivers' logs in {config.logs}, and the runs of '{SUPERVISOR}' at {services.url}"
             )
         time.sleep(0.5)
     _print_progress("every flow runs, and gold holds rows" if _feed_modules() else "every flow runs")
