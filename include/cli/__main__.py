@@ -3,5 +3,11 @@
 from include.cli.main import main
 from include.errors import report
 
-if __name__ == "__main__":
+
+def command() -> None:
+    """The entry point of the installed package."""
     report(main)
+
+
+if __name__ == "__main__":
+    command()

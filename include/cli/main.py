@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import tomllib
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -11,6 +12,7 @@ import typer
 from include.errors import SluiceError, UsageError
 from include.lake import locations
 from include.project.declaration import suggest
+from include.settings import ROOT
 
 # By panel of the help and by name: the function of the command, and what it is for, in a few words. Only the module of
 # the requested command is imported: all of them take a second.
@@ -59,6 +61,7 @@ KINDS = {
 }
 NAMES = [name for panel in COMMANDS.values() for name in panel]
 HELP = ("-h", "--help")
+VERSION = ("-V", "--version")
 
 
 def main(program: str = "sluice") -> None:
@@ -66,6 +69,9 @@ def main(program: str = "sluice") -> None:
     name, *arguments = sys.argv[1:] or HELP[1:]
     if name in (*HELP, "help"):
         import_module("include.cli.overview").show(program, COMMANDS)
+        return
+    if name in VERSION:
+        print(f"sluice {version()}")
         return
     try:
         run(function_of(name), f"{program} {name}", arguments)
@@ -76,6 +82,12 @@ def main(program: str = "sluice") -> None:
         if outage := locations.outage():
             raise outage from error
         raise
+
+
+def version() -> str:
+    """The version of this checkout, which CHANGELOG.md begins with."""
+    found: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    return found
 
 
 def function_of(name: str) -> Callable[..., Any]:

@@ -52,6 +52,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Calla
     return command
 
 
+def test_the_version_is_the_one_that_the_changelog_begins_with(run: Callable[..., str]):
+    heading = re.search(r"^## (\S+), not released yet$|^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heading, "CHANGELOG.md has no version"
+    assert run("--version") == run("-V") == f"sluice {heading[1] or heading[2]}\n"
+
+
 @pytest.fixture
 def stored(home: Path, own_settings, monkeypatch: pytest.MonkeyPatch) -> StoredTable:
     """A bronze table with a batch, a window and a backfill, in a home of its own."""
