@@ -36,6 +36,8 @@ SPEC_PAGES: dict[str, tuple[str, str, ModuleType, tuple[str, ...]]] = {
     "writes": ("Write modes", "How do rows come into a table?", write_mode, ()),
     "rules": ("Rules", "Which rules can a table declare about its rows?", rules, ()),
 }
+# What nearly every table file names, at the top of its page.
+PRIMARY = ("Table", "Kafka", "Files", "Append", "Upsert", "Replace")
 # Functions of `include.rules` are part of the vocabulary, too.
 RULE_FUNCTIONS = ("not_null", "one_of", "no_error", "unique", "references")
 ENTRY = re.compile(r"^(?P<names>\w+(?:, \w+)*): ")
@@ -89,7 +91,7 @@ def spec_page(page: str) -> str:
     described = names or [name for name in public_names(module) if name not in elsewhere]
     package = "include.rules" if module is rules else "include.spec"
     classes, functions, constants = [], [], []
-    for name in described:
+    for name in sorted(described, key=lambda name: name not in PRIMARY):
         value = getattr(module, name)
         if inspect.isclass(value):
             classes.append(class_section(name, value))

@@ -1,4 +1,8 @@
-"""The documentation builds as a site without the network, every page is found, and no link is dead."""
+"""The documentation builds as a site without the network, every page is found, and no link is dead.
+
+The pages name tests of examples such as `silver.tracker_readings`, so `make remove-examples` deletes this file with
+them.
+"""
 
 import os
 import re
