@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from include import spec
+from include import rules, spec
 from include.cli.main import NAMES
 from tests.conftest import ROOT
 
@@ -125,6 +125,15 @@ def test_every_file_that_a_page_names_exists(page: Path):
     files = re.findall(r"`((?:tests|docs|include|dags|jobs|benchmarks)/[\w/]+\.\w+)`", (DOCS / page).read_text())
     yours = re.compile(r"include/tables/|tests/tables/test_")
     assert [file for file in files if not (ROOT / file).exists() and not yours.match(file)] == []
+
+
+DECLARATION = re.compile(r"```python\n((?:(?!```).)*^(?:TABLE|source|expect|write) = .*?)```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "guides").glob("*.md")), ids=lambda page: page.stem)
+def test_the_declarations_of_a_guide_are_python_that_a_table_file_may_hold(page: Path):
+    for code in DECLARATION.findall(page.read_text()):
+        exec(code, {**vars(rules), **vars(spec)})
 
 
 def test_every_public_name_of_a_table_file_has_an_entry(built: dict[Path, Page]):
