@@ -217,11 +217,12 @@ def help_of(name: str) -> str:
 def settings_page() -> str:
     text = heading("Settings", "Which variables does the platform read, and what are their defaults?")
     text += "\nSet one in the environment of `make up`, such as `SLUICE_AIRFLOW_PORT=8081 make up`.\n"
-    text += "`include/settings.py` reads them. A variable of one row belongs to the variables above it.\n\n"
+    text += "`include/settings.py` reads them.\n\n"
     text += "| variable | default | meaning |\n|---|---|---|\n"
     for names, meaning in settings_of((ROOT / ".env.example").read_text()):
-        for number, (name, value) in enumerate(names.items()):
-            text += f"| `{name}` | {f'`{value}`' if value else 'unset'} | {cell(meaning) if number == 0 else ''} |\n"
+        variables = "<br>".join(f"`{name}`" for name in names)
+        defaults = "<br>".join(f"`{value}`" if value else "unset" for value in names.values())
+        text += f"| {variables} | {defaults} | {cell(meaning)} |\n"
     return text
 
 
@@ -230,7 +231,7 @@ def settings_of(example: str) -> Iterator[tuple[dict[str, str], str]]:
     comment: list[str] = []
     names: dict[str, str] = {}
     for line in [*example.splitlines(), "# "]:
-        if match := re.fullmatch(r"#([A-Z_]+)=(.*)", line):
+        if match := re.fullmatch(r"#([A-Z0-9_]+)=(.*)", line):
             names[match[1]] = match[2]
             continue
         if names:

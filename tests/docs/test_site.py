@@ -149,6 +149,12 @@ def test_every_command_of_sluice_has_an_entry(built: dict[Path, Page]):
     assert set(NAMES) - built[Path("reference/commands.html")].anchors == set()
 
 
+def test_every_setting_has_an_entry(site: Path):
+    read = set(re.findall(r'"(SLUICE_[A-Z0-9_]+)"', (ROOT / "include" / "settings.py").read_text()))
+    assert len(read) > 15
+    assert read - set(re.findall(r"`(\w+)`", (site.parent / "pages/reference/settings.md").read_text())) == set()
+
+
 def test_every_option_of_the_reference_has_a_meaning(site: Path):
     pages = [site.parent / "pages" / "reference" / f"{page}.md" for page in ("tables", "sources", "parsers", "writes")]
     rows = [row for page in pages for row in page.read_text().splitlines() if row.startswith("| `")]
