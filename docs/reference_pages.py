@@ -217,12 +217,10 @@ def help_of(name: str) -> str:
 def settings_page() -> str:
     text = heading("Settings", "Which variables does the platform read, and what are their defaults?")
     text += "\nSet one in the environment of `make up`, such as `SLUICE_AIRFLOW_PORT=8081 make up`.\n"
-    text += "`include/settings.py` reads them.\n\n"
-    text += "| variable | default | meaning |\n|---|---|---|\n"
+    text += "`include/settings.py` reads them.\n"
     for names, meaning in settings_of((ROOT / ".env.example").read_text()):
-        variables = "<br>".join(f"`{name}`" for name in names)
-        defaults = "<br>".join(f"`{value}`" if value else "unset" for value in names.values())
-        text += f"| {variables} | {defaults} | {cell(meaning)} |\n"
+        defaults = ", ".join(dict.fromkeys(f"`{value}`" if value else "unset" for value in names.values()))
+        text += f"\n## {', '.join(names)}\n\nDefault: {defaults}\n\n{meaning}\n"
     return text
 
 
