@@ -26,7 +26,7 @@ LOCK = $(VENV_BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashe
 dev docs test test-platforms test-tables faults-on-s3 soak lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 connect store class-data venv up down status new-table remove-examples check test test-platforms test-tables lint lock docs screenshot bench faults faults-on-s3 soak mutants clean
+.PHONY: help setup dev s3 connect store class-data venv up down status demo new-table remove-examples check test test-platforms test-tables lint lock docs screenshot bench faults faults-on-s3 soak mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ down: ## stop everything that `make up` started, and nothing else
 
 status: venv ## what runs, and how far behind it is
 	@$(IN_VENV) -m include.local.status
+
+demo: venv ## walk through the examples that run: a row, its way, the quarantine, a killed driver that comes back
+	@$(IN_VENV) -m include.local.demo
 
 new-table: venv ## write the first file of a table: NAME=silver.orders SOURCE=bronze.orders COLUMNS="..."
 	@$(IN_VENV) -m include.local.new_table "$$NAME" --source "$$SOURCE" --columns "$$COLUMNS" --keys "$$KEYS"

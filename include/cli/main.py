@@ -21,6 +21,7 @@ COMMANDS = {
         "up": ("include.local.up:main", "start all that does not run"),
         "down": ("include.local.down:main", "stop all of it"),
         "processes": ("include.local.status:main", "what runs, and tables"),
+        "demo": ("include.local.demo:main", "a walk through it"),
     },
     "Your tables": {
         "check": ("include.local.check:main", "find mistakes"),

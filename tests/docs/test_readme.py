@@ -65,6 +65,17 @@ def test_the_platform_comes_up_is_read_and_goes_down_as_the_readme_says(run, hom
     assert "gold.heart_rate_by_model" in up.stdout
     second_up = run("make up")
     assert second_up.returncode == 0, second_up.stdout + second_up.stderr
+    demo = run("make demo")
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    for expected in (
+        r"1\. A row came through\. Record \d+ of tracker-events/\d+ ",
+        r"2\. Its way: bronze\.tracker_events version \d+ -> silver\.tracker_readings version \d+ -> gold\.",
+        r"3\. Bad rows wait with their reason\. [\d,]+ are in quarantine\.silver_tracker_readings",
+        r"4\. A driver dies, and nothing is lost\. Process \d+ of driver 'main' was killed, and \d+ s later process ",
+        r"   silver\.tracker_readings: \d+ batches, every row accounted for",
+        r"5\. Look around: http://127\.0\.0\.1:\d+ is Airflow\.",
+    ):
+        assert re.search(expected, demo.stdout), (expected, demo.stdout)
     status = run("make status")
     assert status.returncode == 0, status.stderr
     assert re.search(r"kafka-broker +\d+", status.stdout)

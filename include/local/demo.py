@@ -1,0 +1,145 @@
+"""Walks through the shipped examples while they run, in five steps that are true at that moment: `make demo`."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow.compute as pc
+from sqlalchemy import Engine
+
+from include import catalog
+from include.catalog import Catalog
+from include.control.leases.process import Process
+from include.control.store import database
+from include.delta import stored_table
+from include.delta.delta_log import DeltaLog
+from include.errors import SetupError, UsageError, report
+from include.lake import locations
+from include.ledger import explain, quarantine, verify
+from include.ledger.explain import TraceStep
+from include.local import install, object_store
+from include.local.airflow import Airflow
+from include.local.processes import Platform, StallTimer
+from include.local.up import launched, missing_flows
+from include.settings import settings
+from include.spec import Table
+
+# Fed by records whose offsets its rows keep, by a flow that quarantines some of them.
+TABLE = "silver.tracker_readings"
+RESTART_SECONDS = 180
+UP = "`make up` starts it, and returns when its tables hold rows"
+
+
+def main() -> None:
+    """Walk through the examples: a row, its way, the quarantine, a driver that is killed, and where to look."""
+    object_store.use_declared(settings())
+    if not catalog.has_examples():
+        raise UsageError("make demo shows the shipped examples, and this project has none: see docs/start/demo.md")
+    tables = catalog.load()
+    table = tables.table(TABLE)
+    platform = Platform(settings().home)
+    if not platform.names() or not locations.is_stored(TABLE):
+        raise SetupError(f"the platform of {settings().home} does not run: {UP}")
+    for number, step in enumerate(_steps(tables, table, platform), 1):
+        print(f"{number}. {step}\n", flush=True)
+
+
+def _steps(tables: Catalog, table: Table, platform: Platform) -> Iterator[str]:
+    record = _newest_record(tables, table)
+    traces = explain.of_record(tables, record["topic"], record["partition"], record["offset"])
+    way = list(_way(traces))
+    yield f"A row came through. {_arrival(table, record, way)}"
+    name = f"--topic {record['topic']} --partition {record['partition']} --offset {record['offset']}"
+    yield f"Its way: {_way_words(way)}.\n   $ sluice explain {name}"
+    yield f"Bad rows wait with their reason. {_quarantined(table)}\n   $ sluice quarantine {table.name}"
+    yield f"A driver dies, and nothing is lost. {_killed(table)}\n   $ sluice verify {table.name}"
+    url = Airflow(settings(), platform, {}).url
+    yield f"Look around: {url} is Airflow.\n   $ {install.command()} status\n   $ {install.command()} graph"
+
+
+def _newest_record(tables: Catalog, table: Table) -> dict[str, Any]:
+    """Returns topic, partition, offset and time (seconds since 1970) of a record of the newest batch of the table."""
+    rows = stored_table.dataset(table.name).to_table(columns=["topic", "partition", "offset"])
+    if not rows.num_rows:
+        raise SetupError(f"{table.name} holds no row yet: {UP}")
+    newest = rows.filter(pc.field("partition") == rows["partition"][0]).sort_by([("offset", "descending")])
+    record: dict[str, Any] = newest.slice(0, 1).to_pylist()[0]
+    source = stored_table.dataset(tables.table(table.upstream[0].table).name)
+    is_record = (pc.field("partition") == record["partition"]) & (pc.field("offset") == record["offset"])
+    sent_at = source.to_table(columns=["timestamp"], filter=is_record)["timestamp"][0].as_py()
+    return {**record, "sent_at": sent_at.timestamp(), "rows": rows.num_rows}
+
+
+def _way(traces: list[TraceStep]) -> Iterator[TraceStep]:
+    """Yields a step in each table that has rows of the record, upstream first."""
+    for trace in traces:
+        if trace.versions:
+            yield trace
+            yield from _way(trace.below)
+
+
+def _way_words(way: list[TraceStep]) -> str:
+    versions = {step.table: f"{step.table} version {step.versions[0]}" for step in way}
+    return " -> ".join(versions.values())
+
+
+def _arrival(table: Table, record: dict[str, Any], way: list[TraceStep]) -> str:
+    version = next(step.versions[0] for step in way if step.table == table.name)
+    committed_at = DeltaLog(locations.table_path(table.name)).commit(version).timestamp
+    sent_at = datetime.fromtimestamp(record["sent_at"], UTC)
+    return (
+        f"Record {record['offset']} of {record['topic']}/{record['partition']} was sent at {sent_at:%H:%M:%S}Z, and is "
+        f"one of {record['rows']:,} rows of {table.name} since {committed_at - record['sent_at']:.1f} s later."
+    )
+
+
+def _quarantined(table: Table) -> str:
+    if not locations.is_stored(table.quarantine):
+        return f"{table.quarantine} holds none yet."
+    sample = quarantine.sample(table, 1)
+    if not sample.rows:
+        return f"{table.quarantine} holds none yet."
+    row = sample.rows[0]
+    place = ", ".join(f"{name} {value}" for name, value in row.origin.items())
+    return f"{sample.total or sample.counted:,} are in {table.quarantine}; the newest ({place}) broke {row.rules}."
+
+
+def _killed(table: Table) -> str:
+    """Kills the driver of the table's flow as a crash would, and waits until its successor has committed."""
+    engine = database.connect(settings().control_url)
+    handle = launched(engine).get(table.driver)
+    driver = Process.from_json(handle) if handle else None
+    if driver is None or not driver.is_alive:
+        raise SetupError(f"driver '{table.driver}' does not run: {UP}")
+    begun_at, version = time.monotonic(), DeltaLog(locations.table_path(table.name)).newest
+    os.kill(driver.pid, signal.SIGKILL)
+    print(f"   (driver '{table.driver}', process {driver.pid}, was killed; Airflow looks every minute)", flush=True)
+    successor = _wait_for_successor(engine, table, handle, version)
+    seconds = time.monotonic() - begun_at
+    [result, *_] = verify.lines(verify.verify(table))
+    return (
+        f"Process {driver.pid} of driver '{table.driver}' was killed, and {seconds:.0f} s later process "
+        f"{successor.pid} had written the next batch.\n   {result}."
+    )
+
+
+def _wait_for_successor(engine: Engine, table: Table, handle: str | None, version: int) -> Process:
+    log = locations.table_path(table.name)
+    platform = Platform(settings().home)
+    timer = StallTimer(RESTART_SECONDS, lambda: (launched(engine), platform.logged_bytes(f"driver-{table.driver}")))
+    while True:
+        current = launched(engine).get(table.driver)
+        if current and current != handle and not missing_flows(engine) and DeltaLog(log).newest > version:
+            return Process.from_json(current)
+        if timer.is_over:
+            raise SetupError(f"driver '{table.driver}' did not come back: `sluice status` says why")
+        time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    report(main)
+    sys.exit()
