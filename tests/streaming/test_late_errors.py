@@ -26,7 +26,7 @@ FLOWS = {
     # Records as they are. The fast path reads them itself.
     "topic": lambda name: Table(name=f"bronze.{name}", comment="x", source=Kafka(name)),
 }
-IN_SHORT_RUNS = (("merge", True), ("topic", True), ("topic", False))
+IN_SHORT_RUNS = (("merge", True), ("topic", True))
 CASES = [(flow, is_fast) for flow in FLOWS for is_fast in (True, False) if FULL or (flow, is_fast) in IN_SHORT_RUNS]
 COMMITS = ("commit of", "save of", "execute of")
 
