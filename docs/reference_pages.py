@@ -11,7 +11,7 @@ import io
 import os
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -274,12 +274,3 @@ def control_database_page() -> str:
             note = " (key)" if column.primary_key else ""
             text += f"| `{column.name}`{note} | {column.type} | {cell(column.comment or '')} |\n"
     return text
-
-
-def described_names() -> Mapping[str, str]:
-    """By public name of `include.spec`, the path of the page that describes it."""
-    found = {}
-    for page in SPEC_PAGES:
-        for name in re.findall(r"^## (\w+)$", spec_page(page), re.MULTILINE):
-            found[name] = f"reference/{page}.md"
-    return found

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -63,12 +62,13 @@ def _steps(tables: Catalog, table: Table, platform: Platform) -> Iterator[str]:
 
 
 def _newest_record(tables: Catalog, table: Table) -> dict[str, Any]:
-    """Returns topic, partition, offset and time (seconds since 1970) of a record of the newest batch of the table."""
+    """Returns the record of the greatest offset: topic, partition, offset, `sent_at` in seconds since 1970, and `rows`,
+    how many the table has.
+    """
     rows = stored_table.dataset(table.name).to_table(columns=["topic", "partition", "offset"])
     if not rows.num_rows:
         raise SetupError(f"{table.name} holds no row yet: {UP}")
-    newest = rows.filter(pc.field("partition") == rows["partition"][0]).sort_by([("offset", "descending")])
-    record: dict[str, Any] = newest.slice(0, 1).to_pylist()[0]
+    [record] = rows.sort_by([("offset", "descending")]).slice(0, 1).to_pylist()
     source = stored_table.dataset(tables.table(table.upstream[0].table).name)
     is_record = (pc.field("partition") == record["partition"]) & (pc.field("offset") == record["offset"])
     sent_at = source.to_table(columns=["timestamp"], filter=is_record)["timestamp"][0].as_py()
@@ -153,4 +153,3 @@ def _wait_for_successor(engine: Engine, table: Table, handle: str | None, versio
 
 if __name__ == "__main__":
     report(main)
-    sys.exit()

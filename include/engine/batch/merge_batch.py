@@ -151,7 +151,7 @@ def replace_rows(merged: Merged, table: Table, write: Upsert) -> None:
 
 
 def _with_declared_types(rows: DataFrame, table: Table) -> DataFrame:
-    """Returns these rows with the fields of structs NOT NULL that are declared so.
+    """Returns these rows, in which a field of a struct is NOT NULL where the table declares it so.
 
     MERGE refuses to cast a struct whose field may be NULL, and no expression says that it is not. The rules of the
     table have checked the values.
@@ -167,14 +167,14 @@ def _with_declared_types(rows: DataFrame, table: Table) -> DataFrame:
 
 
 def _required_as(columns: StructType, declared: StructType) -> StructType:
-    """Returns these columns, NOT NULL where the declared ones of the same names are, at each depth."""
+    """Returns these columns. Those that are declared NOT NULL become so, at each depth."""
     fields = []
     for column in columns:
         like = next((field for field in declared if ddl.key(field.name) == ddl.key(column.name)), column)
         type_ = column.dataType
         if isinstance(type_, StructType) and isinstance(like.dataType, StructType):
             type_ = _required_as(type_, like.dataType)
-        fields.append(StructField(column.name, type_, like.nullable, column.metadata))
+        fields.append(StructField(column.name, type_, column.nullable and like.nullable, column.metadata))
     return StructType(fields)
 
 
