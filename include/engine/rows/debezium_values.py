@@ -60,20 +60,22 @@ UNSENT_SHAPES = (
 )
 
 
-def value(raw: Column, field: Column, name: str, type_: DataType, parse: Debezium, is_described: Column) -> Column:
+def value(
+    raw: Column, field: Column, name: str, type_: DataType, parse: Debezium, is_described: Column, is_text: Column
+) -> Column:
     """Returns a value of the column's type; NULL if the text is none.
 
-    raw: as `decoded` returns it. field: a `FIELD`, or NULL. is_described: whether the event has its schema.
+    raw: as `decoded` returns it. field: a `FIELD`, or NULL. is_described: whether the event has its schema. is_text:
+    whether a time is a string in the event.
     """
     type_name = type_.simpleString()
     match type_:
-        case TimestampType() | TimestampNTZType():
-            instant = F.timestamp_micros(micros(raw, _unit(field, name, type_, parse)))
-            return F.coalesce(instant.cast(type_name), _of_text(raw, type_name))
-        case DateType():
-            at = micros(raw, _unit(field, name, type_, parse))
-            date = F.timestamp_micros(F.when(F.pmod(at, F.lit(DAY)) == 0, at)).cast(type_name)
-            return F.coalesce(date, _of_text(raw, type_name))
+        case TimestampType() | TimestampNTZType() | DateType():
+            at = micros(F.when(~is_text, raw), _unit(field, name, type_, parse))
+            if type_ == DateType():
+                at = F.when(F.pmod(at, F.lit(DAY)) == 0, at)
+            text = F.when(is_text | ~raw.rlike(INTEGER), raw)
+            return F.coalesce(F.timestamp_micros(at).cast(type_name), cast(text, type_name))
         case BinaryType():
             return _binary(raw, field, parse)
         case NumericType():
@@ -169,11 +171,6 @@ def _unit(field: Column, name: str, type_: DataType, parse: Debezium) -> Column:
         by_name = by_name.when(field["name"].isin(*[known for known, of in TIMES.items() if of == size]), F.lit(size))
     by_name = by_name.when(field["name"].rlike(NAMED), F.lit(None))
     return by_name.otherwise(F.lit(UNITS[unit])).cast("bigint")
-
-
-def _of_text(raw: Column, type_name: str) -> Column:
-    """Returns a time that is no integer: digits alone are no date."""
-    return cast(F.when(~raw.rlike(INTEGER), raw), type_name)
 
 
 def _bits(raw: Column) -> Column:

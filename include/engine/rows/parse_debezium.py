@@ -3,12 +3,14 @@
 The format: https://debezium.io/documentation/reference/stable/connectors/postgresql.html, section "Data change events".
 """
 
+import json
+import re
 from functools import reduce
 from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import BinaryType, DateType, StringType, StructType, TimestampNTZType, TimestampType
 
 from include.engine.rows import debezium_values
 from include.engine.rows.debezium_values import FIELD, UNITS, Placeholder
@@ -73,15 +75,20 @@ def _padded(text: Column, digit: str, width: int) -> Column:
 
 
 OPERATIONS = ("r", "c", "u", "d", "t")
+TIMES = (DateType, TimestampType, TimestampNTZType)
 # The operation of a record without a value, which follows a delete.
 TOMBSTONE = "tombstone"
 ROW = "MAP<STRING, STRING>"
+# The same, which tells a number from a string.
+VARIANTS = "MAP<STRING, VARIANT>"
 # Fields that the transformation ExtractNewRecordState adds to a row.
 FLAT_OP, FLAT_DELETED = "__op", "__deleted"
 NO_ROW = (
     "no value: it may be all that is sent of a delete. Set delete.tombstone.handling.mode=rewrite, or declare "
     "tombstones=True if it is rewrite-with-tombstone"
 )
+IS_NO_ROW = " is no JSON object"
+IS_NO_EVENT = f"{IS_NO_ROW}, or before, after or source in it is none"
 UNSENT = "the database did not send its value, which is large and unchanged: set REPLICA IDENTITY FULL"
 
 
@@ -92,7 +99,8 @@ def typed(rows: DataFrame, parse: Debezium, schema: StructType, is_partial: bool
     What is no change event has an error, and NULL in all other columns.
     """
     payload = F.col(f"`{parse.column}`").cast("string")
-    rows = _with_event(rows, payload, parse)
+    times = [name for name in parse.into if isinstance(schema[name].dataType, TIMES)]
+    rows = _with_event(rows, payload, parse, times)
     rows = rows.withColumn("_problem", F.when(payload.isNotNull(), _problem(payload, parse)))
     rows = rows.withColumn("_event", F.when(F.col("_problem").isNull(), F.col("_event")))
     rows = rows.withColumn("_row", debezium_values.decoded(F.col("_event.row"), F.col("_event.fields"), schema, parse))
@@ -115,7 +123,8 @@ def typed(rows: DataFrame, parse: Debezium, schema: StructType, is_partial: bool
         raw, type_ = F.col("_row").getItem(name), schema[name].dataType
         is_unsent = placeholder.matches(raw)
         sent = F.when(~is_unsent, raw)
-        columns[name] = debezium_values.value(sent, _field(name), name, type_, parse, is_described)
+        is_text = F.array_contains("_event.strings", name)
+        columns[name] = debezium_values.value(sent, _field(name), name, type_, parse, is_described, is_text)
         hint = debezium_values.FORM_UNKNOWN if type_ == BinaryType() and parse.binary is None else ""
         errors.append(cast_error(name, sent, columns[name], type_.simpleString(), hint=hint))
         if not is_partial:
@@ -128,53 +137,86 @@ def _type_of_places(parse: Debezium, schema: StructType) -> str:
     return "string" if is_text or len(parse.places) > 1 else "bigint"
 
 
-def _with_event(rows: DataFrame, payload: Column, parse: Debezium) -> DataFrame:
+def _with_event(rows: DataFrame, payload: Column, parse: Debezium, times: list[str]) -> DataFrame:
+    """Adds `_event`: `op`, the `row`, the `source` and the row's `fields` in the schema, all as text; `strings`, those
+    of `times` that are a string of digits; without `op`, whether the payload is a row as ExtractNewRecordState leaves
+    it (`is_flat`).
+    """
+    suspicious = F.when(_may_have_strings(payload, times), payload)
     if parse.unwrapped:
         rows = json_document.read(rows, payload, "_document")
         described = StructType.fromDDL(f"schema STRUCT<fields: ARRAY<{FIELD}>>, payload {ROW}")
         is_described = _is_described(F.col("_document"))
         rows = json_document.read(rows, F.when(is_described, payload), "_described", described)
-        return rows.withColumn("_event", _flat_event(parse)).drop("_document", "_described")
-    rows = json_document.read(rows, payload, "_document", StructType.fromDDL(_columns_of_event(parse)))
-    return rows.withColumn("_event", _event(parse)).drop("_document")
+        variants = F.when(is_described, F.from_json(suspicious, f"payload {VARIANTS}")["payload"])
+        variants = F.coalesce(variants, F.from_json(suspicious, VARIANTS))
+        return rows.withColumn("_event", _flat_event(parse, _strings(variants, times))).drop("_document", "_described")
+    rows = json_document.read(rows, payload, "_document", StructType.fromDDL(_columns_of_event(parse, ROW)))
+    variants = _row(_content(F.from_json(suspicious, StructType.fromDDL(_columns_of_event(parse, VARIANTS))), parse))
+    return rows.withColumn("_event", _event(parse, _strings(variants, times))).drop("_document")
 
 
-def _columns_of_event(parse: Debezium) -> str:
+def _may_have_strings(payload: Column, names: list[str]) -> Column:
+    """Whether one of the names may have a string of digits. It costs less than a second look at each event."""
+    if not names:
+        return F.lit(False)
+    keys = "|".join(re.escape(json.dumps(name, ensure_ascii=False)) for name in names)
+    # A sign may be escaped, in a name or in a value.
+    return payload.rlike(rf'(?:{keys})\s*:\s*"[\s+-]*\d') | payload.contains("\\u00")
+
+
+def _strings(row: Column, names: list[str]) -> Column:
+    """Returns the names whose value is a string. row: `VARIANTS`, of which the last one of a name counts."""
+
+    def is_string(name: Column) -> Column:
+        values = F.filter(F.map_entries(row), lambda entry: entry["key"] == name)
+        return F.schema_of_variant(F.get(values, F.size(values) - 1)["value"]) == "STRING"
+
+    none = F.array().cast("ARRAY<STRING>")
+    return F.when(row.isNotNull(), F.filter(F.array(*map(F.lit, names)), is_string)).otherwise(none) if names else none
+
+
+def _columns_of_event(parse: Debezium, row_type: str) -> str:
     """Returns the columns of an event, as DDL. With its schema, they are one level deeper."""
-    event = ", ".join(f"{name}: {type_name}" for name, type_name in _fields_of_event(parse).items())
+    event = ", ".join(f"{name}: {type_name}" for name, type_name in _fields_of_event(parse, row_type).items())
     described = f"STRUCT<fields: ARRAY<STRUCT<field: STRING, fields: ARRAY<{FIELD}>>>>"
     return f"{event}, schema: {described}, payload: STRUCT<{event}>"
 
 
-def _fields_of_event(parse: Debezium) -> dict[str, str]:
+def _fields_of_event(parse: Debezium, row_type: str = ROW) -> dict[str, str]:
     source = ", ".join(f"`{name}`: STRING" for name in _names_of_source(parse))
     texts = dict.fromkeys(("op", FLAT_OP, FLAT_DELETED), "STRING")
-    return texts | {"before": ROW, "after": ROW, "source": f"STRUCT<{source}>"}
+    return texts | {"before": row_type, "after": row_type, "source": f"STRUCT<{source}>"}
 
 
-def _event(parse: Debezium) -> Column:
-    """Returns `op`, the `row`, the `source` and the row's `fields` in the schema, all as text; without `op`, `is_flat`
-    tells whether the payload is a row as ExtractNewRecordState leaves it.
-    """
-    document = F.col("_document")
+def _content(document: Column, parse: Debezium) -> Column:
     # With its schema, the event is one level deeper.
     plain = F.struct(*[document[name].alias(name) for name in _fields_of_event(parse)])
-    content = F.when(document["payload"].isNotNull(), document["payload"]).otherwise(plain)
-    row = F.when(content["op"] == "d", content["before"]).otherwise(content["after"])
+    return F.when(document["payload"].isNotNull(), document["payload"]).otherwise(plain)
+
+
+def _row(content: Column) -> Column:
+    return F.when(content["op"] == "d", content["before"]).otherwise(content["after"])
+
+
+def _event(parse: Debezium, strings: Column) -> Column:
+    document = F.col("_document")
+    content = _content(document, parse)
     described_row = F.filter(document["schema"]["fields"], lambda item: item["field"] == "after")
     return F.when(
         document.isNotNull(),
         F.struct(
             content["op"].alias("op"),
-            json_document.last_of_each_key(row).alias("row"),
+            json_document.last_of_each_key(_row(content)).alias("row"),
             content["source"].alias("source"),
             _named(F.get(described_row, F.lit(0))["fields"]).alias("fields"),
+            strings.alias("strings"),
             F.coalesce(content[FLAT_OP], content[FLAT_DELETED]).isNotNull().alias("is_flat"),
         ),
     )
 
 
-def _flat_event(parse: Debezium) -> Column:
+def _flat_event(parse: Debezium, strings: Column) -> Column:
     """Returns the same of a payload that is a row."""
     document, described = F.col("_document"), F.col("_described")
     row = F.when(_is_described(document), described["payload"]).otherwise(document)
@@ -188,6 +230,7 @@ def _flat_event(parse: Debezium) -> Column:
             row.alias("row"),
             F.struct(*source).alias("source"),
             _named(described["schema"]["fields"]).alias("fields"),
+            strings.alias("strings"),
             F.lit(False).alias("is_flat"),
         ),
     )
@@ -237,7 +280,10 @@ def _problem(payload: Column, parse: Debezium) -> Column:
     hint = ": add.fields has to name op" if parse.unwrapped else ""
     why = (
         F.when(F.trim(payload) == "", "it is empty")
-        .when(F.col("_event").isNull(), F.concat(F.lit("it"), json_document.problem(payload)))
+        .when(
+            F.col("_event").isNull(),
+            F.concat(F.lit("it"), json_document.problem(payload, IS_NO_ROW if parse.unwrapped else IS_NO_EVENT)),
+        )
         .when(op.isNull() & F.col("_event.is_flat"), "it is a row, which Debezium(unwrapped=True) reads")
         .when(op.isNull(), f"it has no {name}{hint}")
         .when(~op.isin(*OPERATIONS), F.concat(F.lit(f"its {name} is "), quoted(op)))

@@ -78,12 +78,12 @@ def read(rows: DataFrame, text: Column, name: str, type_: DataType = TEXTS) -> D
     return rows.withColumn(name, F.when(is_whole, exact))
 
 
-def problem(text: Column) -> Column:
+def problem(text: Column, no_object: str = " is no JSON object") -> Column:
     """Returns why `read` makes NULL of a text, to follow the text in a message."""
     return (
         F.when(~F.is_valid_utf8(text), F.lit(" is no UTF-8"))
         .when(_has_half(text), F.lit(" holds half of a surrogate pair, or the reserved character U+FDD0"))
-        .otherwise(F.lit(" is no JSON object"))
+        .otherwise(F.lit(no_object))
     )
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from include.engine import struct_type
 from include.engine.rows import parse_debezium
 from include.engine.rows.debezium_values import FORM_UNKNOWN
-from include.engine.rows.parse_debezium import NO_ROW, UNSENT
+from include.engine.rows.parse_debezium import IS_NO_EVENT, NO_ROW, UNSENT
 from include.spec import Debezium
 
 ERRORS = "_errors ARRAY<STRUCT<field: STRING, message: STRING>>"
@@ -79,14 +79,14 @@ def test_an_event_becomes_a_typed_change_with_its_schema_and_without(spark):
 def test_what_is_no_change_event_has_an_error_and_is_null(spark):
     is_row = "it is a row, which Debezium(unwrapped=True) reads"
     values = {
-        "x": "it is no JSON object",
-        event({"id": 1})[:-9]: "it is no JSON object",
+        "x": f"it{IS_NO_EVENT}",
+        event({"id": 1})[:-9]: f"it{IS_NO_EVENT}",
         b'{"op": "c", "after": {"id": "\xff"}, "source": {"lsn": 1}}': "it is no UTF-8",
         "": "it is empty",
         "  ": "it is empty",
-        "null": "it is no JSON object",
-        "[1, 2]": "it is no JSON object",
-        event({"id": 1}) + " x": "it is no JSON object",
+        "null": f"it{IS_NO_EVENT}",
+        "[1, 2]": f"it{IS_NO_EVENT}",
+        event({"id": 1}) + " x": f"it{IS_NO_EVENT}",
         '{"id": 1}': "it has no op",
         '{"payload": {"id": 1}, "schema": {}}': "it has no op",
         '{"id": 1, "__op": "c"}': is_row,
@@ -129,6 +129,47 @@ def test_the_schema_of_an_event_tells_the_unit_of_its_times_by_column(spark, typ
     assert [row["_errors"] for row in rows[:3]] == [[]] * 3
     # Between two microseconds.
     assert (rows[3]["nanos"], [field for field, _ in rows[3]["_errors"]]) == (None, ["nanos"])
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+@pytest.mark.parametrize("is_described", [False, True])
+def test_digits_that_are_a_string_in_the_event_are_a_date_or_an_error_and_no_count_of_days(
+    spark, is_flat, is_described
+):
+    def message(row: str, op: str = "u") -> str:
+        image = "before" if op == "d" else "after"
+        payload = f'{{"op": "{op}", "{image}": {row}, "source": {{"lsn": 7, "ts_ms": 1, "day": "20000"}}}}'
+        if is_flat:
+            payload = f'{{"__op": "{op}", "__lsn": 7, "__source_ts_ms": 1, {row[1:]}'
+        return f'{{"schema": {{"fields": []}}, "payload": {payload}}}' if is_described else payload
+
+    wrong = ["day", "at", "local"]
+    expected = {
+        '{"day": 20000, "at": 20000, "local": 20000}': (date(2024, 10, 4), []),
+        '{"day": "20000", "at": "20000", "local":\n"20000"}': (None, wrong),
+        r'{"day": "\u00320000", "at": "2000\u0030", "local": "\u002b2"}': (None, wrong),
+        r'{"d\u0061y": "20000", "\u0061t": "-7", "loc\u0061l": " 7 "}': (None, wrong),
+        '{"day": "20241004", "at": "20241004", "local": "2024-10-04"}': (date(2024, 10, 4), []),
+        '{"day": "1", "day": 20000, "at": null, "local": null}': (date(2024, 10, 4), []),
+        '{"day": 20000, "day": "1", "at": null, "local": null}': (None, ["day"]),
+        # What is within another value is none of these columns.
+        r'{"note": {"day": "1"}, "text": "\"day\": \"1\"", "day": 20000}': (date(2024, 10, 4), []),
+    }
+    values = [message(row, op) for row in expected for op in ("u", "d")]
+    schema = "day DATE, at TIMESTAMP, local TIMESTAMP_NTZ"
+    options = {"unwrapped": True} if is_flat else {}
+    rows = typed(spark, values, schema, **options)
+    found = [(row["day"], [field for field, _ in row["_errors"]]) for row in rows]
+    assert found == [item for item in expected.values() for _ in range(2)]
+    micros, text = rows[0], rows[8]
+    assert micros["at"] == micros["local"] == datetime(1970, 1, 1, 0, 0, 0, 20_000)
+    assert text["at"] == text["local"] == datetime(2024, 10, 4)
+
+
+def test_an_event_whose_row_is_no_object_says_what_is_none(spark):
+    values = [f'{{"op": "c", "{field}": {value}}}' for field in ("after", "source") for value in ('"x"', "[]", "7")]
+    rows = typed(spark, values, "id INT")
+    assert {row["_errors"][0][1].partition(" is no change event: ")[2] for row in rows} == {f"it{IS_NO_EVENT}"}
 
 
 def test_an_instant_outside_the_years_1_to_9999_is_null_with_an_error(spark):
