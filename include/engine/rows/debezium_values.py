@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from include.engine.values.cast import binary, cast
+from include.engine.values.once import once
 from include.spec import Debezium
 
 # A field of the row in the schema of an event.
@@ -122,26 +123,50 @@ def decimal_text(raw: Column, field: Column) -> Column:
     """
     varies = raw.startswith("{")
     scale = F.when(varies, F.get_json_object(raw, "$.scale")).otherwise(field["parameters"]["scale"]).try_cast("int")
-    digits = F.hex(binary(F.when(varies, F.get_json_object(raw, "$.value")).otherwise(raw), "base64"))
+    content = binary(F.when(varies, F.get_json_object(raw, "$.value")).otherwise(raw), "base64")
+    amount = once(F.hex(content), _signed_integer)
+    return once(
+        F.when(scale.between(-MOST_DIGITS, MOST_DIGITS), scale),
+        lambda scale: once(amount, lambda amount: _with_point(amount, scale)),
+    )
+
+
+def _signed_integer(digits: Column) -> Column:
+    """Returns the integer of up to 16 bytes as text; NULL if it has more than 38 digits. digits: hexadecimal."""
     is_negative = F.substring(digits, 1, 1) >= "8"
-    fits = F.length(digits).between(2, 32) & scale.between(-MOST_DIGITS, MOST_DIGITS)
     # Of a negative number all bits are inverted, which leaves one less than its amount.
     bits = F.when(is_negative, F.translate(digits, "0123456789ABCDEF", "FEDCBA9876543210")).otherwise(digits)
-    bits = F.lpad(F.when(fits, bits), 32, "0")
+    return once(
+        F.lpad(F.when(F.length(digits).between(2, 32), bits), 32, "0"),
+        lambda bits: once(
+            _amount(bits),
+            lambda amount: F.when(is_negative, F.concat(F.lit("-"), _next(amount).cast("string"))).otherwise(
+                amount.cast("string")
+            ),
+        ),
+    )
+
+
+def _amount(bits: Column) -> Column:
     parts = [F.conv(F.substring(bits, first, 8), 16, 10).try_cast("decimal(20,0)") for first in (1, 9, 17, 25)]
     amount = parts[0]
     for part in parts[1:]:
         amount = F.try_add(F.try_multiply(amount, F.lit(2**32).cast("decimal(10,0)")).try_cast("decimal(38,0)"), part)
         amount = amount.try_cast("decimal(38,0)")
-    amount = F.when(is_negative, F.try_add(amount, F.lit(1).cast("decimal(1,0)")).try_cast("decimal(38,0)")).otherwise(
-        amount
-    )
-    text = F.concat(amount.cast("string"), F.repeat(F.lit("0"), F.greatest(F.lit(0), -scale)))
-    places = F.greatest(F.lit(0), scale)
-    text = F.lpad(text, F.greatest(F.length(text), places + 1), F.lit("0"))
-    whole, fraction = F.left(text, F.length(text) - places), F.right(text, places)
-    text = F.when(places > 0, F.concat(whole, F.lit("."), fraction)).otherwise(text)
-    return F.when(is_negative, F.concat(F.lit("-"), text)).otherwise(text)
+    return amount
+
+
+def _next(amount: Column) -> Column:
+    return F.try_add(amount, F.lit(1).cast("decimal(1,0)")).try_cast("decimal(38,0)")
+
+
+def _with_point(integer: Column, scale: Column) -> Column:
+    """Returns the text of an integer as a number with these decimal places, or zeros behind it."""
+    sign, amount = F.regexp_extract(integer, "^(-?)", 1), F.regexp_replace(integer, "^-", "")
+    text = F.concat(amount, F.repeat(F.lit("0"), F.greatest(F.lit(0), -scale)))
+    padded = F.lpad(text, F.greatest(F.length(text), scale + 1), F.lit("0"))
+    with_point = F.concat(F.left(padded, F.length(padded) - scale), F.lit("."), F.right(padded, scale))
+    return F.concat(sign, F.when(scale > 0, with_point).otherwise(text))
 
 
 class Placeholder:

@@ -116,20 +116,25 @@ def typed(rows: DataFrame, parse: Debezium, schema: StructType, is_partial: bool
     }
     is_no_event = F.when(F.col("_problem").isNotNull(), error(parse.column, F.col("_problem")))
     is_lost_delete = F.when(payload.isNull(), error(parse.column, F.lit(NO_ROW)))
-    errors = [is_no_event, *([] if follows_delete else [is_lost_delete]), *_event_errors(parse, columns["_sequence"])]
-    errors.append(cast_error("_database_time", time, columns["_database_time"], "timestamp"))
+    errors = [is_no_event, *([] if follows_delete else [is_lost_delete]), *_event_errors(parse)]
+    errors.append(cast_error("_database_time", time, F.col("_database_time"), "timestamp"))
     placeholder, is_described = Placeholder(parse.placeholder), F.col("_event.fields").isNotNull()
-    for name in parse.into:
-        raw, type_ = F.col("_row").getItem(name), schema[name].dataType
-        is_unsent = placeholder.matches(raw)
-        sent = F.when(~is_unsent, raw)
+    # Each in a column, because an expression holds a copy of what it uses.
+    texts = {name: f"_text_{place}" for place, name in enumerate(parse.into)}
+    for name, text in texts.items():
+        raw = F.col("_row").getItem(name)
+        rows = rows.withColumn(text, F.when(~placeholder.matches(raw), raw))
+    for name, text in texts.items():
+        sent, type_ = F.col(text), schema[name].dataType
         is_text = F.array_contains("_event.strings", name)
         columns[name] = debezium_values.value(sent, _field(name), name, type_, parse, is_described, is_text)
         hint = debezium_values.FORM_UNKNOWN if type_ == BinaryType() and parse.binary is None else ""
-        errors.append(cast_error(name, sent, columns[name], type_.simpleString(), hint=hint))
+        errors.append(cast_error(name, sent, F.col(f"`{name}`"), type_.simpleString(), hint=hint))
         if not is_partial:
+            is_unsent = F.col("_row").getItem(name).isNotNull() & sent.isNull()
             errors.append(F.when(is_unsent, error(name, F.lit(UNSENT))))
-    return rows.withColumns(columns | {"_errors": error_list(errors)}).drop("_event", "_row", "_problem")
+    rows = rows.withColumns(columns).withColumn("_errors", error_list(errors))
+    return rows.drop("_event", "_row", "_problem", *texts.values())
 
 
 def _type_of_places(parse: Debezium, schema: StructType) -> str:
@@ -144,16 +149,12 @@ def _with_event(rows: DataFrame, payload: Column, parse: Debezium, times: list[s
     """
     suspicious = F.when(_may_have_strings(payload, times), payload)
     if parse.unwrapped:
-        rows = json_document.read(rows, payload, "_document")
-        described = StructType.fromDDL(f"schema STRUCT<fields: ARRAY<{FIELD}>>, payload {ROW}")
-        is_described = _is_described(F.col("_document"))
-        rows = json_document.read(rows, F.when(is_described, payload), "_described", described)
-        variants = F.when(is_described, F.from_json(suspicious, f"payload {VARIANTS}")["payload"])
-        variants = F.coalesce(variants, F.from_json(suspicious, VARIANTS))
-        return rows.withColumn("_event", _flat_event(parse, _strings(variants, times))).drop("_document", "_described")
-    rows = json_document.read(rows, payload, "_document", StructType.fromDDL(_columns_of_event(parse, ROW)))
-    variants = _row(_content(F.from_json(suspicious, StructType.fromDDL(_columns_of_event(parse, VARIANTS))), parse))
-    return rows.withColumn("_event", _event(parse, _strings(variants, times))).drop("_document")
+        rows, event = _with_flat_row(rows, payload, suspicious), _flat_event(parse)
+    else:
+        rows, event = _with_row(rows, payload, suspicious, parse), _event()
+    rows = rows.withColumn("_row", json_document.last_of_each_key(F.col("_row")))
+    rows = rows.withColumn("_strings", _strings(F.col("_variants"), times)).withColumn("_event", event)
+    return rows.drop("_document", "_described", "_content", "_row", "_variants", "_strings")
 
 
 def _may_have_strings(payload: Column, names: list[str]) -> Column:
@@ -176,51 +177,70 @@ def _strings(row: Column, names: list[str]) -> Column:
     return F.when(row.isNotNull(), F.filter(F.array(*map(F.lit, names)), is_string)).otherwise(none) if names else none
 
 
-def _columns_of_event(parse: Debezium, row_type: str) -> str:
+def _with_row(rows: DataFrame, payload: Column, suspicious: Column, parse: Debezium) -> DataFrame:
+    """Adds the `_document`, its `_content`, which is one level deeper beside a schema, the `_row` and its `_variants`.
+
+    suspicious: the payload, where the row may have strings of digits.
+    """
+    rows = json_document.read(rows, payload, "_document", StructType.fromDDL(_columns_of_event(parse)))
+    document = F.col("_document")
+    plain = F.struct(*[document[name].alias(name) for name in _fields_of_event(parse)])
+    content = F.when(document["payload"].isNotNull(), document["payload"]).otherwise(plain)
+    images = f"before: {VARIANTS}, after: {VARIANTS}"
+    variants = F.from_json(suspicious, StructType.fromDDL(f"{images}, payload: STRUCT<{images}>"))
+    rows = rows.withColumns({"_content": content, "_variants": variants})
+    shallow = F.struct(F.col("_variants.before"), F.col("_variants.after"))
+    variants = F.when(document["payload"].isNotNull(), F.col("_variants.payload")).otherwise(shallow)
+    is_delete = F.col("_content.op") == "d"
+    return rows.withColumns({"_row": _image(F.col("_content"), is_delete), "_variants": _image(variants, is_delete)})
+
+
+def _image(images: Column, is_delete: Column) -> Column:
+    return F.when(is_delete, images["before"]).otherwise(images["after"])
+
+
+def _columns_of_event(parse: Debezium) -> str:
     """Returns the columns of an event, as DDL. With its schema, they are one level deeper."""
-    event = ", ".join(f"{name}: {type_name}" for name, type_name in _fields_of_event(parse, row_type).items())
+    event = ", ".join(f"{name}: {type_name}" for name, type_name in _fields_of_event(parse).items())
     described = f"STRUCT<fields: ARRAY<STRUCT<field: STRING, fields: ARRAY<{FIELD}>>>>"
     return f"{event}, schema: {described}, payload: STRUCT<{event}>"
 
 
-def _fields_of_event(parse: Debezium, row_type: str = ROW) -> dict[str, str]:
+def _fields_of_event(parse: Debezium) -> dict[str, str]:
     source = ", ".join(f"`{name}`: STRING" for name in _names_of_source(parse))
     texts = dict.fromkeys(("op", FLAT_OP, FLAT_DELETED), "STRING")
-    return texts | {"before": row_type, "after": row_type, "source": f"STRUCT<{source}>"}
+    return texts | {"before": ROW, "after": ROW, "source": f"STRUCT<{source}>"}
 
 
-def _content(document: Column, parse: Debezium) -> Column:
-    # With its schema, the event is one level deeper.
-    plain = F.struct(*[document[name].alias(name) for name in _fields_of_event(parse)])
-    return F.when(document["payload"].isNotNull(), document["payload"]).otherwise(plain)
-
-
-def _row(content: Column) -> Column:
-    return F.when(content["op"] == "d", content["before"]).otherwise(content["after"])
-
-
-def _event(parse: Debezium, strings: Column) -> Column:
-    document = F.col("_document")
-    content = _content(document, parse)
+def _event() -> Column:
+    document, content = F.col("_document"), F.col("_content")
     described_row = F.filter(document["schema"]["fields"], lambda item: item["field"] == "after")
     return F.when(
         document.isNotNull(),
         F.struct(
             content["op"].alias("op"),
-            json_document.last_of_each_key(_row(content)).alias("row"),
+            F.col("_row").alias("row"),
             content["source"].alias("source"),
             _named(F.get(described_row, F.lit(0))["fields"]).alias("fields"),
-            strings.alias("strings"),
+            F.col("_strings").alias("strings"),
             F.coalesce(content[FLAT_OP], content[FLAT_DELETED]).isNotNull().alias("is_flat"),
         ),
     )
 
 
-def _flat_event(parse: Debezium, strings: Column) -> Column:
-    """Returns the same of a payload that is a row."""
-    document, described = F.col("_document"), F.col("_described")
-    row = F.when(_is_described(document), described["payload"]).otherwise(document)
-    row = json_document.last_of_each_key(row)
+def _with_flat_row(rows: DataFrame, payload: Column, suspicious: Column) -> DataFrame:
+    """Adds the same of a payload that is a row: `_document`, `_described` beside a schema, `_row` and `_variants`."""
+    rows = json_document.read(rows, payload, "_document")
+    described = StructType.fromDDL(f"schema STRUCT<fields: ARRAY<{FIELD}>>, payload {ROW}")
+    is_described = _is_described(F.col("_document"))
+    rows = json_document.read(rows, F.when(is_described, payload), "_described", described)
+    row = F.when(is_described, F.col("_described.payload")).otherwise(F.col("_document"))
+    deeper, plain = F.from_json(suspicious, f"payload {VARIANTS}")["payload"], F.from_json(suspicious, VARIANTS)
+    return rows.withColumns({"_row": row, "_variants": F.when(is_described, deeper).otherwise(plain)})
+
+
+def _flat_event(parse: Debezium) -> Column:
+    row = F.col("_row")
     op = F.when(row[FLAT_DELETED] == "true", "d").otherwise(F.coalesce(row[FLAT_OP], _op_of_deleted(row)))
     source = [F.coalesce(*[row[key] for key in _flat_names(name)]).alias(name) for name in _names_of_source(parse)]
     return F.when(
@@ -229,8 +249,8 @@ def _flat_event(parse: Debezium, strings: Column) -> Column:
             op.alias("op"),
             row.alias("row"),
             F.struct(*source).alias("source"),
-            _named(described["schema"]["fields"]).alias("fields"),
-            strings.alias("strings"),
+            _named(F.col("_described.schema.fields")).alias("fields"),
+            F.col("_strings").alias("strings"),
             F.lit(False).alias("is_flat"),
         ),
     )
@@ -291,7 +311,7 @@ def _problem(payload: Column, parse: Debezium) -> Column:
     return F.concat(quoted(payload), F.lit(" is no change event: "), why)
 
 
-def _event_errors(parse: Debezium, place: Column) -> list[Column]:
+def _event_errors(parse: Debezium) -> list[Column]:
     op, row = F.col("_event.op"), F.col("_event.row")
     missing = F.lit(None).cast("string")
     for name in reversed(parse.places):
@@ -301,5 +321,5 @@ def _event_errors(parse: Debezium, place: Column) -> list[Column]:
     no_place = F.concat(quoted(texts), F.lit(f" is no place among the changes, by source.{', '.join(parse.places)}"))
     return [
         F.when((op != "t") & row.isNull(), error(parse.column, F.lit("the change has no row"))),
-        F.when(op.isNotNull() & place.isNull(), error(parse.column, F.coalesce(missing, no_place))),
+        F.when(op.isNotNull() & F.col("_sequence").isNull(), error(parse.column, F.coalesce(missing, no_place))),
     ]

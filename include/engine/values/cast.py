@@ -6,6 +6,8 @@ A value is exact, or NULL: no digit is dropped, and no part of the text is passe
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from include.engine.values.once import once
+
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 # Spark would pass over control characters around these.
 INTEGER = r"^\s*+[+-]?\d++\s*$"
@@ -71,12 +73,14 @@ def cast(raw: Column, type_name: str) -> Column:
 def binary(raw: Column, form: str) -> Column:
     """Returns the bytes that a text writes in a form of `BINARY_FORMS`; NULL unless it is how they are written."""
     if form == "hex":
-        content = F.try_to_binary(raw, F.lit("hex"))
-        return F.when(F.hex(content) == F.upper(raw), content)
+        return once(F.try_to_binary(raw, F.lit("hex")), lambda content: F.when(F.hex(content) == F.upper(raw), content))
     text = F.translate(raw, "-_", "+/") if form == "base64-url-safe" else raw
-    content = F.try_to_binary(text, F.lit("base64"))
-    # Spark also reads spaces, and bits behind the last byte. It divides what it writes into lines.
-    return F.when(F.translate(F.base64(content), "\r\n", "") == text, content)
+
+    def exact(content: Column) -> Column:
+        # Spark also reads spaces, and bits behind the last byte. It divides what it writes into lines.
+        return F.when(F.translate(F.base64(content), "\r\n", "") == text, content)
+
+    return once(F.try_to_binary(text, F.lit("base64")), exact)
 
 
 def within_years(time: Column, type_name: str) -> Column:

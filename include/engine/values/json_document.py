@@ -10,6 +10,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
+from include.engine.values.once import once
+
 BYTE_ORDER_MARK = "\ufeff"
 TEXTS = MapType(StringType(), StringType())
 # Where Spark leaves the text of a document that is broken, and the array of the document between its marks.
@@ -104,15 +106,14 @@ def repeats_a_key(texts: Column) -> Column:
 def last_of_each_key(texts: Column) -> Column:
     """Returns a map without repeated keys, of which the last one counts, as in most readers of JSON."""
     places = F.transform(F.map_entries(texts), lambda entry, place: F.struct(entry["key"], place, entry["value"]))
-    # Bound to a variable, because Spark would sort again for each entry.
-    lasts = F.transform(
-        F.array(F.array_sort(places)),
+    last = once(
+        F.array_sort(places),
         lambda items: F.filter(
             items, lambda item, place: ~F.coalesce(F.get(items, place + 1)["key"] == item["key"], F.lit(False))
         ),
     )
-    last = F.transform(F.get(lasts, F.lit(0)), lambda item: F.struct(item["key"], item["value"]))
-    return F.when(repeats_a_key(texts), F.map_from_entries(last)).otherwise(texts)
+    entries = F.transform(last, lambda item: F.struct(item["key"], item["value"]))
+    return F.when(repeats_a_key(texts), F.map_from_entries(entries)).otherwise(texts)
 
 
 def _without_marks(value: Column, type_: DataType) -> Column:
