@@ -187,6 +187,11 @@ def reason(error: Exception) -> str:
     return _reason(list(_causes(_java_exception(error))), error)
 
 
+def innermost_reason(error: Exception) -> str:
+    """Returns the same of the innermost Java exception alone, where the others name a file that is known."""
+    return _reason(list(_causes(_java_exception(error)))[-1:], error)
+
+
 def expression(error: Exception) -> str:
     """Returns what of the query raised the error: its SQL, or the method and where it is called. Empty if Spark does
     not say.

@@ -6,7 +6,7 @@ from itertools import pairwise
 from include.errors import DeclarationError
 from include.project.declaration import declaration_error, suggest
 from include.rules import ACTIONS, Expect, References, Rule
-from include.spec import FILES_SCHEMA, LATE_ACTIONS, Cast, Table, Watermark, ddl
+from include.spec import FILES_SCHEMA, LATE_ACTIONS, Avro, Cast, Debezium, Json, Table, Watermark, ddl
 
 UNQUOTED = re.compile("[A-Za-z0-9_]+")
 # Characters that Delta refuses in a column name, and the backquote.
@@ -14,6 +14,7 @@ INVALID_NAME_CHARACTERS = re.compile(r"[ ,;{}()\n\t=`]")
 # Types that no Delta table can store, and types that Spark replaces by STRING.
 UNSTORABLE = ("INTERVAL", "TIME", "VOID")
 TEXT_TYPES = ("CHAR", "CHARACTER", "VARCHAR")
+NESTED_TYPES = ("ARRAY", "MAP", "STRUCT")
 RULES = "_rules"
 QUARANTINED = ("_flow", "_generation", "_batch", "_source", "_replay")
 # Columns that say what a change of a key does.
@@ -97,11 +98,21 @@ def _parse_mistakes(table: Table, columns: list[str]) -> list[str]:
         return []
     # A column of a file may have any name.
     nested = [name for name in table.parse.into if "." in name and not isinstance(table.parse, Cast)]
+    is_avro = isinstance(table.parse, Avro)
+    kind, way_on = ("STRUCT", "take what is in it") if is_avro else ("STRING", "take what is in it with from_json")
     sentences = [
         f"into names '{name}', and the fields of an object are not named by a dot: name '{name.split('.')[0]}', a "
-        f"STRUCT column of its schema, and take what is in it in the transform"
+        f"{kind} column of its schema, and {way_on} in the transform"
         for name in nested
     ]
+    types = ddl.types(table.schema)
+    if isinstance(table.parse, Json | Debezium):
+        sentences += [
+            f"into names '{name}', a column of type {types[name]}, and an object or array is read as text: declare it "
+            f"STRING, and take what is in it with from_json in the transform"
+            for name in table.parse.into
+            if types.get(name) in NESTED_TYPES
+        ]
     sentences += [
         f"into names '{name}', no column of its schema: {suggest(name, columns)}"
         for name in table.parse.into

@@ -18,7 +18,23 @@ CASES = (
         "field_of_an_object_by_a_dot",
         replace(TYPED, schema=f"`device.id` STRING, {TYPED.schema}", parse=Json("value", into=("device.id", "device"))),
         "silver/readings.py: into names 'device.id', and the fields of an object are not named by a dot: name "
+        "'device', a STRING column of its schema, and take what is in it with from_json in the transform",
+    ),
+    case(
+        "field_of_an_object_by_a_dot_in_avro",
+        replace(
+            TYPED,
+            schema=f"`device.id` STRING, {TYPED.schema}",
+            parse=Avro("value", into=("device.id", "device"), schemas={1: V1}),
+        ),
+        "silver/readings.py: into names 'device.id', and the fields of an object are not named by a dot: name "
         "'device', a STRUCT column of its schema, and take what is in it in the transform",
+    ),
+    case(
+        "array_of_json",
+        replace(TYPED, schema=f"tags array<STRING>, {TYPED.schema}", parse=Json("value", into=("tags", "device"))),
+        "silver/readings.py: into names 'tags', a column of type ARRAY, and an object or array is read as text: "
+        "declare it STRING, and take what is in it with from_json in the transform",
     ),
     case(
         "avro_schema_by_name",

@@ -149,6 +149,7 @@ def test_a_file_that_is_compressed_badly_is_named_with_its_reason_and_no_other_w
     named = reasons(landing)
     assert named.keys() == bad.keys()
     assert not [reason for reason in named.values() if "An error occurred" in reason]
+    assert named["cut.csv.gz"] == "EOFException: Unexpected end of input stream"
     assert named["plain.csv.gz"] == "its name ends with .gz, and it is not so compressed: name it as what it is"
     assert named["gzip.csv"] == "it is compressed with gzip: let its name end with .gz"
     assert named["l.csv.lz4"] == "files that end with .lz4 are not read: compress it as .gz, .bz2 or .zst"

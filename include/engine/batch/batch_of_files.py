@@ -236,7 +236,7 @@ def unreadable_files(
         rule = UNREADABLE if system.get_file_info(path).is_file else VANISHED
         if _error_of(spark, table, heads, resolve, is_guarded=False) is None:
             rule = NOT_STORABLE
-        yield BadFile(path, rule, failure.reason(error), present.get(path), file_headers.outage(system, path))
+        yield BadFile(path, rule, failure.innermost_reason(error), present.get(path), file_headers.outage(system, path))
 
 
 def _error_of(

@@ -186,8 +186,8 @@ def _with_row(rows: DataFrame, payload: Column, suspicious: Column, parse: Debez
     document = F.col("_document")
     plain = F.struct(*[document[name].alias(name) for name in _fields_of_event(parse)])
     content = F.when(document["payload"].isNotNull(), document["payload"]).otherwise(plain)
-    images = f"before: {VARIANTS}, after: {VARIANTS}"
-    variants = F.from_json(suspicious, StructType.fromDDL(f"{images}, payload: STRUCT<{images}>"))
+    images = f"before {VARIANTS}, after {VARIANTS}"
+    variants = F.from_json(suspicious, f"{images}, payload STRUCT<{images}>")
     rows = rows.withColumns({"_content": content, "_variants": variants})
     shallow = F.struct(F.col("_variants.before"), F.col("_variants.after"))
     variants = F.when(document["payload"].isNotNull(), F.col("_variants.payload")).otherwise(shallow)

@@ -51,7 +51,7 @@ def _lines(spark: SparkSession, paths: list[str], is_multi_line: bool) -> DataFr
 
 def _one_a_line(spark: SparkSession, paths: list[str]) -> DataFrame:
     rows = reader(spark).option("lineSep", "\n").text(paths)
-    line = json_document.without_byte_order_mark(F.col("value"))
+    line = F.regexp_replace(json_document.without_byte_order_mark(F.col("value")), "\r$", "")
     return with_row_numbers(rows.withColumn("_line", line).filter(F.btrim("_line", F.lit(" \t\r")) != ""))
 
 
