@@ -219,6 +219,7 @@ def test_what_is_odd_about_a_line_of_json_costs_no_value_and_no_other_line(landi
         b'{"a": "x"': {"rescued": {"_record": '{"a": "x"'}},
         b"[1]": {"rescued": {"_record": "[1]"}},
         b'{"a": "x"\r': {"rescued": {"_record": '{"a": "x"'}},
+        b'{"a": "Caf\xe9\r': {"rescued": {"_record": '{"a": "Caf\xe9'}},
         b'{"a": "x", "a": "y"}\r': {"a": "y", "rescued": {"_record": '{"a": "x", "a": "y"}'}},
         b"null": {"rescued": {"_record": "null"}},
         b'{"a": "Caf\xe9"}': {"rescued": {"_record": '{"a": "Café"}'}},

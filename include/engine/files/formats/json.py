@@ -51,7 +51,10 @@ def _lines(spark: SparkSession, paths: list[str], is_multi_line: bool) -> DataFr
 
 def _one_a_line(spark: SparkSession, paths: list[str]) -> DataFrame:
     rows = reader(spark).option("lineSep", "\n").text(paths)
-    line = F.regexp_replace(json_document.without_byte_order_mark(F.col("value")), "\r$", "")
+    line = json_document.without_byte_order_mark(F.col("value"))
+    # By bytes: a text that is no UTF-8 has other characters, or would be changed.
+    without_cr = F.substring(line.cast("binary"), F.lit(1), F.octet_length(line) - 1).cast("string")
+    line = F.when(line.endswith("\r"), without_cr).otherwise(line)
     return with_row_numbers(rows.withColumn("_line", line).filter(F.btrim("_line", F.lit(" \t\r")) != ""))
 
 
