@@ -153,7 +153,8 @@ def _with_event(rows: DataFrame, payload: Column, parse: Debezium, times: list[s
     else:
         rows, event = _with_row(rows, payload, suspicious, parse), _event()
     rows = rows.withColumn("_row", json_document.last_of_each_key(F.col("_row")))
-    rows = rows.withColumn("_strings", _strings(F.col("_variants"), times)).withColumn("_event", event)
+    rows = rows.withColumn("_strings", _strings(F.col("_variants"), suspicious.isNotNull(), times))
+    rows = rows.withColumn("_event", event)
     return rows.drop("_document", "_described", "_content", "_row", "_variants", "_strings")
 
 
@@ -162,19 +163,24 @@ def _may_have_strings(payload: Column, names: list[str]) -> Column:
     if not names:
         return F.lit(False)
     keys = "|".join(re.escape(json.dumps(name, ensure_ascii=False)) for name in names)
-    # A sign may be escaped, in a name or in a value.
-    return payload.rlike(rf'(?:{keys})\s*:\s*"[\s+-]*\d') | payload.contains("\\u00")
+    # What is escaped, in a name or in a value: signs of ASCII only as a rule, but any sign of another name.
+    escape = "\\u00" if all(re.fullmatch(r"\w+", name, re.ASCII) for name in names) else "\\"
+    return payload.rlike(rf'(?:{keys})\s*:\s*"[\s+-]*\d') | payload.contains(escape)
 
 
-def _strings(row: Column, names: list[str]) -> Column:
-    """Returns the names whose value is a string. row: `VARIANTS`, of which the last one of a name counts."""
+def _strings(row: Column, is_suspicious: Column, names: list[str]) -> Column:
+    """Returns the names whose value is a string. row: `VARIANTS`, of which the last one of a name counts.
+
+    If a suspicious row is NULL, no number of it is known to be one: an object within it may repeat a key.
+    """
 
     def is_string(name: Column) -> Column:
         values = F.filter(F.map_entries(row), lambda entry: entry["key"] == name)
         return F.schema_of_variant(F.get(values, F.size(values) - 1)["value"]) == "STRING"
 
-    none = F.array().cast("ARRAY<STRING>")
-    return F.when(row.isNotNull(), F.filter(F.array(*map(F.lit, names)), is_string)).otherwise(none) if names else none
+    all_names = F.array(*map(F.lit, names)).cast("ARRAY<STRING>")
+    some = F.when(row.isNotNull(), F.filter(all_names, is_string)).when(is_suspicious, all_names)
+    return F.coalesce(some, F.array().cast("ARRAY<STRING>"))
 
 
 def _with_row(rows: DataFrame, payload: Column, suspicious: Column, parse: Debezium) -> DataFrame:

@@ -152,6 +152,8 @@ def test_digits_that_are_a_string_in_the_event_are_a_date_or_an_error_and_no_cou
         '{"day": "20241004", "at": "20241004", "local": "2024-10-04"}': (date(2024, 10, 4), []),
         '{"day": "1", "day": 20000, "at": null, "local": null}': (date(2024, 10, 4), []),
         '{"day": 20000, "day": "1", "at": null, "local": null}': (None, ["day"]),
+        # No number is known to be one where an object repeats a key, and a string is refused.
+        '{"note": {"x": 1, "x": 2}, "day": "20000", "at": "2026-03-01", "local": "7"}': (None, ["day", "local"]),
         # What is within another value is none of these columns.
         r'{"note": {"day": "1"}, "text": "\"day\": \"1\"", "day": 20000}': (date(2024, 10, 4), []),
     }
@@ -164,6 +166,14 @@ def test_digits_that_are_a_string_in_the_event_are_a_date_or_an_error_and_no_cou
     micros, text = rows[0], rows[8]
     assert micros["at"] == micros["local"] == datetime(1970, 1, 1, 0, 0, 0, 20_000)
     assert text["at"] == text["local"] == datetime(2024, 10, 4)
+
+
+def test_digits_are_a_string_also_in_a_column_whose_name_is_written_with_escapes(spark):
+    schema = "`t/\u65e5` DATE, `\u00e4` DATE"
+    names = (r"t\/\u65e5", r"t/\u65E5", "t/\u65e5")
+    events = [event({}).replace("{}", f'{{"{name}": "7", "\u00e4": 7}}') for name in names]
+    rows = typed(spark, events, schema)
+    assert [(row["t/\u65e5"], row["\u00e4"]) for row in rows] == [(None, date(1970, 1, 8))] * 3
 
 
 def test_an_event_whose_row_is_no_object_says_what_is_none(spark):
