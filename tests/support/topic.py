@@ -4,7 +4,7 @@ import time
 import uuid
 from contextlib import suppress
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -12,6 +12,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
 )
 
 from include.errors import Unreachable
@@ -89,7 +90,15 @@ class Topic:
             # Without a flush, an aborted transaction does not reach the topic.
             producer.flush(60)
             (producer.commit_transaction if is_committed else producer.abort_transaction)()
+        # The broker answers before it has written the markers, and until then the transaction is open.
+        wait_until(lambda: self._ends(IsolationLevel.READ_COMMITTED) == self._ends(IsolationLevel.READ_UNCOMMITTED), 60)
         return self
+
+    def _ends(self, isolation: IsolationLevel) -> list[int]:
+        """The next offset of each partition that a reader may read."""
+        latest = {TopicPartition(self.name, partition): OffsetSpec.latest() for partition in range(self.partitions)}
+        answers = self.admin.list_offsets(latest, isolation_level=isolation).values()
+        return [answer.result().offset for answer in answers]
 
     def delete_before(self, offset: int, partition: int = 0) -> None:
         """Delete all records before this offset, as retention does."""

@@ -182,11 +182,15 @@ def _preview_appends(request: PreviewRequest, table: Table) -> Preview:
             rows,
             lambda some: _computed(some, table)[0],
             table,
-            (*engine_watermark.rules_of(table, times), *_constraints(table)),
+            (*engine_watermark.rules_of(table, times), *_of_source(table), *_constraints(table)),
             request.rows,
         )
         notes += (*result.notes, *_repeats(table), *_changes(table), *_lateness(table, times.newest))
         return Preview(table.flow, inputs.what, rows.count(), result.outcome, failed=result.failed, notes=notes)
+
+
+def _of_source(table: Table) -> tuple[Rule, ...]:
+    return (storable.HEADERS,) if prepare.is_raw(table) else ()
 
 
 def _constraints(table: Table) -> tuple[Rule, ...]:
@@ -251,7 +255,10 @@ def _preview_view(request: PreviewRequest, view: Table) -> Preview:
         )
         samples[reader.branch or SOURCE] = reader_sample
     frames = {name: inputs.rows for name, inputs in samples.items()}
-    result = evaluated_by_source(frames, lambda some: refresh.computed(some, view), view, view.expect, request.rows)
+    # A row that no table may store fails the refresh.
+    of_columns = tuple(replace(rule, otherwise="fail") for rule in storable.rules_by_column(view))
+    rules = (*view.expect, *of_columns)
+    result = evaluated_by_source(frames, lambda some: refresh.computed(some, view), view, rules, request.rows)
     rows_read = sum(inputs.rows.count() for inputs in samples.values())
     what = " and ".join(inputs.what for inputs in samples.values())
     return Preview(view.name, what, rows_read, result.outcome, failed=result.failed, notes=result.notes)

@@ -36,6 +36,7 @@ from include.spec import (
     Upsert,
     Watermark,
 )
+from tests.support import raw_headers
 from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
 from tests.support.landing import Landing
@@ -249,6 +250,24 @@ def test_a_view_is_made_of_all_rows_and_a_file_stands_for_one_of_its_sources(
         preview(bronze, stored_silver, names, view, flow=f"{view.name}.name")
 
 
+def test_a_row_of_a_view_that_no_table_may_store_is_shown_as_the_end_of_the_refresh(
+    preview, bronze, stored_silver, name
+):
+    view = Table(
+        name=f"gold.{name}_view",
+        comment="",
+        source=Delta(stored_silver.name),
+        schema="number INT NOT NULL, at TIMESTAMP",
+        transform="SELECT nullif(number, 2) AS number, time AS at FROM source",
+        write=Replace(),
+    )
+    rows = preview(bronze, stored_silver, view).outcome.rows
+    assert {(row.row["number"], row.becomes, *row.breaks) for row in rows if row.breaks} == {
+        (None, "fail", "values in columns that are NOT NULL, in column 'number'"),
+    }
+    assert [row.becomes for row in rows if row.row["number"] == 1] == ["kept", "kept"]
+
+
 def test_the_newest_changes_of_a_source_are_previewed(preview, spark, append, bronze, stored_silver, name):
     changes = Table(
         name=f"silver.{name}_changes",
@@ -280,6 +299,11 @@ def test_the_newest_records_of_each_partition_of_a_topic_are_read_and_the_broker
     assert sorted(row.row["value"] for row in result.outcome.rows) == [str(number) for number in range(3, 9)]
     assert result.outcome.rows[0].row["topic"] == topic.name
     assert [group.group_id for group in topic.admin.list_consumer_groups().result().valid] == groups
+    raw_headers.send(topic.servers, topic.name, [b"ok"], [b"\xff"])
+    rows = preview(replace(table, source=Kafka(topic.name)), rows=12).outcome.rows
+    assert [(row.row["value"], row.breaks) for row in rows if row.becomes == "quarantine"] == [
+        ("1", ["names of headers in UTF-8"])
+    ]
     with pytest.raises(
         Unreachable, match=f"reads silver.{name}, which is not stored yet: start the flow .* --from-file"
     ):
