@@ -126,6 +126,18 @@ CSV_CASES: dict[str, tuple[bytes, list[dict]]] = {
 }
 
 
+def test_a_name_that_a_header_repeats_is_one_column_and_its_second_value_is_rescued(landing, run_once):
+    landing.drop("new.csv", "a,b,a\n1,2,3\n")
+    landing.drop("like a stored one.csv", "a,x,a,a_3\n4,5,6,7\n")
+    landing.drop("unnamed.csv", "a,b,,\n8,9,10,11\n")
+    run_once(landing.table(schema="a STRING, a_3 STRING", new_columns="add"))
+    assert landing.rows() == {
+        "new.csv": [{"a": "1", "b": "2", "rescued": {"a (3)": "3"}}],
+        "like a stored one.csv": [{"a": "4", "x": "5", "a_3": "7", "rescued": {"a (3)": "6"}}],
+        "unnamed.csv": [{"a": "8", "b": "9", "_c2": "10", "_c3": "11"}],
+    }
+
+
 def test_what_is_odd_about_a_csv_file_costs_no_value_and_no_other_file(landing, run_once):
     for file, (content, _) in CSV_CASES.items():
         landing.drop(file, content)

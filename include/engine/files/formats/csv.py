@@ -76,7 +76,7 @@ class Csv(Format):
             csv_header.require_names(record)
         columns = record if source.header else list(declared)
         columns += [""] * (len(record) - len(columns))
-        names = _make_unique([name.strip() or f"_c{index}" for index, name in enumerate(columns)])
+        names = tuple(_name(name.strip(), index) for index, name in enumerate(columns))
         return FileHeader(path, (names, encoding, line_separator), names, encoding, line_separator)
 
     def checked(self, table: Table, source: Files, heads: list[FileHeader]) -> list[FileHeader]:
@@ -90,7 +90,7 @@ class Csv(Format):
             [
                 FileColumn(name, TEXT, files.head.path, len(files.heads))
                 for files in with_names
-                for name in files.head.names
+                for name in dict.fromkeys(files.head.names)
             ]
         )
         return [_records(spark, list(files.uris), files.head, source, columns) for files in with_names]
@@ -126,14 +126,19 @@ def _columns(table: Table) -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in common]
 
 
-def _make_unique(names: list[str]) -> tuple[str, ...]:
-    """Makes names unique by adding their position to repeated ones."""
-    used = {RECORD}
-    for index in range(len(names)):
-        while names[index] in used:
-            names[index] += f" ({index + 1})"
-        used.add(names[index])
-    return tuple(names)
+def _name(name: str, index: int) -> str:
+    # `_rescued_data` has the record by this name.
+    return f"{name} ({index + 1})" if name == RECORD else name or f"_c{index}"
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Returns the names, repeated ones with their position, under which `_rescued_data` has their cells."""
+    distinct: dict[str, None] = {}
+    for index, name in enumerate(names):
+        while name in distinct:
+            name += f" ({index + 1})"
+        distinct[name] = None
+    return list(distinct)
 
 
 def _first_record(stream: pyarrow.NativeFile, source: Files) -> tuple[list[str] | None, str, bool, str]:
@@ -247,14 +252,14 @@ def _records(spark: SparkSession, paths: list[str], head: FileHeader, source: Fi
     values: dict[str, Column] = {}
     rescued: list[tuple[Column, Column]] = [(F.lit(RECORD), F.coalesce(text(RECORD), F.col(RECORD)))]
     needs_rescue = [F.col(RECORD).isNotNull()]
-    for name, cell in zip(head.names, cells, strict=True):
+    for name, key, cell in zip(head.names, _distinct(head.names), cells, strict=True):
         field = columns.of(name, TEXT)
         if field and field.name not in values:
             values[field.name] = text(cell)
             # A cell that does not decode is no UTF-8.
-            rescued.append((F.lit(name), F.when(text(cell).isNull(), F.col(cell))))
+            rescued.append((F.lit(key), F.when(text(cell).isNull(), F.col(cell))))
         elif not columns.leaves_out(name):
-            rescued.append((F.lit(name), F.coalesce(text(cell), F.col(cell))))
+            rescued.append((F.lit(key), F.coalesce(text(cell), F.col(cell))))
             needs_rescue.append(F.col(cell).isNotNull())
     if not head.encoding:
         # The separator keeps two halves of a character in neighbouring cells from forming one.
