@@ -26,7 +26,7 @@ LOCK = $(VENV_BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashe
 dev docs test test-platforms test-tables faults-on-s3 soak lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 connect store class-data venv up down status demo new-table remove-examples check test test-platforms test-tables lint lock docs screenshot bench faults faults-on-s3 soak mutants clean
+.PHONY: help setup dev s3 connect store class-data venv up down status demo new-table remove-examples check test test-platforms test-tables lint lock docs screenshot recording bench faults faults-on-s3 soak mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,8 +94,11 @@ venv:
 docs: venv ## the documentation as a site in $SLUICE_HOME/site, built without the network
 	@PYTHONPATH="$$PWD" $(IN_VENV) docs/build_site.py
 
-screenshot: dev ## take the screenshot of the README from the running platform; needs Chromium
+screenshot: dev ## take the screenshot of docs/start/demo.md from the running platform; needs Chromium
 	@PYTHONPATH="$$PWD" $(IN_VENV) docs/screenshot.py
+
+recording: venv ## put what `make demo` prints on the running platform into the README
+	@PYTHONPATH="$$PWD" $(IN_VENV) docs/record_demo.py
 
 bench: setup ## the benchmarks
 	@$(IN_VENV) -m benchmarks

@@ -1,4 +1,4 @@
-"""Takes the screenshot of the README from the running platform: make screenshot
+"""Takes the screenshot of the page of the demo from the running platform: make screenshot
 
 Needs Chromium, which Debian and Ubuntu install with `apt-get install chromium`.
 """

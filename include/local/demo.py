@@ -2,6 +2,7 @@
 
 import os
 import signal
+import textwrap
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ TABLE = "silver.tracker_readings"
 RESTART_SECONDS = 180
 # A row takes seconds, and minutes on a machine with other work.
 GOLD_SECONDS = 60
+COLUMNS, INDENT = 100, "   "
 UP = "`make up` starts it, and returns when its tables hold rows"
 
 
@@ -45,20 +47,24 @@ def main() -> None:
     platform = Platform(settings().home)
     if not platform.names() or not locations.is_stored(TABLE):
         raise SetupError(f"the platform of {settings().home} does not run: {UP}")
-    for number, step in enumerate(_steps(tables, table, platform), 1):
-        print(f"{number}. {step}\n", flush=True)
+    for number, (text, *commands) in enumerate(_steps(tables, table, platform), 1):
+        print(textwrap.fill(f"{number}. {text}", COLUMNS, subsequent_indent=INDENT, break_on_hyphens=False))
+        for command in commands:
+            print(f"{INDENT}$ {install.command_words()} {command}")
+        print(flush=True)
 
 
-def _steps(tables: Catalog, table: Table, platform: Platform) -> Iterator[str]:
+def _steps(tables: Catalog, table: Table, platform: Platform) -> Iterator[tuple[str, ...]]:
+    """Yields of each step what it shows, and the commands that show more of it."""
     record = _newest_record(tables, table)
     way = _way_to_gold(tables, record)
-    yield f"A row came through. {_arrival(table, record, way)}"
+    yield (f"A row came through. {_arrival(table, record, way)}",)
     name = f"--topic {record['topic']} --partition {record['partition']} --offset {record['offset']}"
-    yield f"Its way: {_way_words(way)}.\n   $ sluice explain {name}"
-    yield f"Bad rows wait with their reason. {_quarantined(table)}\n   $ sluice quarantine {table.name}"
-    yield f"A driver dies, and nothing is lost. {_killed(table)}\n   $ sluice verify {table.name}"
+    yield f"Its way: {_way_words(way)}.", f"explain {name}"
+    yield f"Bad rows wait with their reason. {_quarantined(table)}", f"quarantine {table.name}"
+    yield f"A driver dies, and nothing is lost. {_killed(table)}", f"verify {table.name}"
     url = Airflow(settings(), platform, {}).url
-    yield f"Look around: {url} is Airflow.\n   $ {install.command()} status\n   $ {install.command()} graph"
+    yield f"Look around: {url} is Airflow.", "status", "graph"
 
 
 def _newest_record(tables: Catalog, table: Table) -> dict[str, Any]:
@@ -116,7 +122,8 @@ def _quarantined(table: Table) -> str:
         return f"{table.quarantine} holds none yet."
     row = sample.rows[0]
     place = ", ".join(f"{name} {value}" for name, value in row.origin.items())
-    return f"{sample.total or sample.counted:,} are in {table.quarantine}; the newest ({place}) broke {row.rules}."
+    rules = ", ".join(f"'{rule}'" for rule in row.rules)
+    return f"{sample.total or sample.counted:,} are in {table.quarantine}; the newest ({place}) broke {rules}."
 
 
 def _killed(table: Table) -> str:
@@ -128,13 +135,15 @@ def _killed(table: Table) -> str:
         raise SetupError(f"driver '{table.driver}' does not run: {UP}")
     begun_at, version = time.monotonic(), DeltaLog(locations.table_path(table.name)).newest
     os.kill(driver.pid, signal.SIGKILL)
-    print(f"   (driver '{table.driver}', process {driver.pid}, was killed; Airflow looks every minute)", flush=True)
+    print(
+        f"{INDENT}(driver '{table.driver}', process {driver.pid}, was killed; Airflow looks every minute)", flush=True
+    )
     successor = _wait_for_successor(engine, table, handle, version)
     seconds = time.monotonic() - begun_at
     [result, *_] = verify.lines(verify.verify(table))
     return (
         f"Process {driver.pid} of driver '{table.driver}' was killed, and {seconds:.0f} s later process "
-        f"{successor.pid} had written the next batch.\n   {result}."
+        f"{successor.pid} had written the next batch. {result}."
     )
 
 

@@ -63,6 +63,12 @@ def command() -> Path:
     return (venv() if venv().is_relative_to(home_directory) else home_directory) / "bin" / "sluice"
 
 
+def command_words() -> str:
+    """The command `sluice` as a shell in the current directory takes it."""
+    path = command()
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+
+
 def write_command() -> None:
     """Write the command, which knows this checkout and this home, whatever directory it is called in."""
     paths = {"home": settings().home, "venv": venv(), "root": ROOT}

@@ -4,7 +4,6 @@ It returns when every flow runs and, with the examples, a gold table holds rows.
 """
 
 import fcntl
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -262,9 +261,7 @@ def _print_summary(config: Settings, services: Airflow) -> None:
     print(f"Shell    source {config.home / 'env.sh'}")
     if is_empty:
         print(f"First    {_first_step(config)}")
-    command = install.command()
-    path = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
-    print(f"Next     {shlex.quote(str(path))} status, make down", flush=True)
+    print(f"Next     {install.command_words()} status, make down", flush=True)
 
 
 def _first_step(config: Settings) -> str:
