@@ -1,5 +1,6 @@
 """Runs all benchmarks, and prints a table of the ratios to their peers: make bench
 
+It also writes the figures to `$SLUICE_HOME/benchmarks.json`, which `python -m benchmarks.plots` takes.
 benchmarks.latency is not included: it needs a running platform, whose CPU usage would disturb the other benchmarks.
 """
 
@@ -8,6 +9,7 @@ from importlib import import_module, util
 
 from benchmarks.support import measure
 from include.errors import SluiceError
+from include.settings import settings
 
 NAMES = (
     "small_batches",
@@ -42,4 +44,7 @@ for name in NAMES:
             print(f"sluice: benchmarks.{name}: {error}", file=sys.stderr, flush=True)
             failed.append(name)
 print(*measure.table(measure.RECORDED_ROWS), sep="\n")
+results = settings().home / "benchmarks.json"
+results.write_text(measure.to_json(measure.RECORDED_ROWS))
+print(f"\n{results}")
 sys.exit(f"without a figure: {', '.join(failed)}" if failed else 0)

@@ -18,6 +18,7 @@ from include.settings import ROOT, settings
 
 PAGES = ROOT / "docs"
 DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PLOT = re.compile(r"^!\[[^\]]*\]\((\S+\.svg)\)$", re.MULTILINE)
 # Text of SVG has no line breaks of its own, so the widths that the renderer assumes need not be exact.
 DIAGRAM_OPTIONS = """%%{init: {"look": "classic", "htmlLabels": false, "flowchart": {"htmlLabels": false},
 "theme": "neutral", "themeVariables": {"fontFamily": "Arial, Liberation Sans, sans-serif", "fontSize": "15px"}}}%%\n"""
@@ -39,7 +40,7 @@ def build(site: Path) -> Path:
         (copy / path).parent.mkdir(exist_ok=True)
         (copy / path).write_text(text)
     for page in copy.rglob("*.md"):
-        page.write_text(with_diagrams(page.read_text(), page.stem))
+        page.write_text(with_plots(with_diagrams(page.read_text(), page.stem), page.parent))
     shutil.copy(PAGES / "zensical.toml", site)
     run_zensical(site)
     for built in (site / "html").rglob("*.html"):
@@ -60,6 +61,11 @@ def with_diagrams(text: str, name: str) -> str:
     """The text, with an SVG in the place of each diagram."""
     numbers = iter(range(1, 100))
     return DIAGRAM.sub(lambda match: svg(match[1], f"{name}-{next(numbers)}"), text)
+
+
+def with_plots(text: str, folder: Path) -> str:
+    """The text, with the SVG in the place of each image of one: an image does not take the colours of its page."""
+    return PLOT.sub(lambda match: f'<div class="plot">{(folder / match[1]).read_text().strip()}</div>', text)
 
 
 def svg(diagram: str, identity: str) -> str:

@@ -1,9 +1,11 @@
 """Shared parts of the benchmarks: CPU of process trees, CPU of other processes, rounds, and the table of ratios."""
 
+import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 
 import psutil
 
@@ -115,11 +117,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """A measurement. figures: by system, `OURS` and its peers."""
+    """A measurement. figures: by system, `OURS` and its peers. date: when it was made."""
 
     what: str
     unit: str
     figures: dict[str, Figure] = field(default_factory=dict)
+    date: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%d}")
 
     def ratios(self) -> dict[str, float]:
         """For each peer, its value divided by that of Sluice: the median of the ratios of each round."""
@@ -143,6 +146,21 @@ RECORDED_ROWS: list[Row] = []
 def record(*rows: Row) -> None:
     RECORDED_ROWS.extend(rows)
     print("\n".join(table(rows)), flush=True)
+
+
+def to_json(rows: Iterable[Row]) -> str:
+    """The rows as an array of JSON, one row a line."""
+    return "[\n" + ",\n".join(json.dumps(asdict(row)) for row in rows) + "\n]\n"
+
+
+def from_json(text: str) -> list[Row]:
+    """The rows that `to_json` wrote."""
+    rows = json.loads(text)
+    return [Row(**{**row, "figures": {name: _figure(**each) for name, each in row["figures"].items()}}) for row in rows]
+
+
+def _figure(values: list[float], is_flagged: bool) -> Figure:
+    return Figure(tuple(values), is_flagged)
 
 
 def table(rows: tuple[Row, ...] | list[Row]) -> Iterator[str]:
