@@ -15,7 +15,7 @@ from include.errors import DeclarationError, UsageError
 from include.project import examination, last_good, sources, table_files
 from include.project.declaration import suggest
 from include.project.examination import Examination
-from include.project.last_good import Definition
+from include.project.table_files import TableFile
 from include.settings import settings
 from include.spec import Table, table_of
 
@@ -35,6 +35,7 @@ class Catalog:
     invalid: for each table whose file is not used, the reasons. `tables` and `steps` hold its last good definition,
         if there is one.
     unusable: for each table that reads a table without a definition, the name of that table.
+    drafts: for each table whose file is a draft, a sentence. Its last good definition, if any, is used.
     files: the versions of the table files from which the catalog was built.
     """
 
@@ -42,12 +43,18 @@ class Catalog:
     steps: dict[str, Table] = field(default_factory=dict)
     invalid: dict[str, list[str]] = field(default_factory=dict)
     unusable: dict[str, str] = field(default_factory=dict)
+    drafts: dict[str, str] = field(default_factory=dict)
     files: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def warnings(self) -> dict[str, str]:
         """For each table whose file is not used: the reasons, and the consequence for it and for its readers."""
         return {name: f"{'; '.join(why)} ({self._consequence(name)})" for name, why in self.invalid.items()}
+
+    @property
+    def notices(self) -> list[str]:
+        """A sentence for each table whose file is not used: wrong ones, then drafts."""
+        return [*self.warnings.values(), *self.drafts.values()]
 
     def _consequence(self, name: str) -> str:
         if name in self.tables or name in self.steps:
@@ -104,6 +111,8 @@ class Catalog:
         """The table as its file declares it now, never its last good definition. Raises the errors of `table`."""
         if name in self.invalid:
             raise DeclarationError(*self.invalid[name], table=name)
+        if name in self.drafts:
+            raise DeclarationError(self.drafts[name], table=name)
         return self.table(name)
 
     def owner(self, name: str) -> Table:
@@ -125,6 +134,8 @@ class Catalog:
             return
         if name in self.invalid:
             raise DeclarationError(*self.invalid[name], table=name)
+        if name in self.drafts:
+            raise DeclarationError(self.drafts[name], table=name)
         if name in self.unusable:
             raise DeclarationError(f"{name} cannot be used, as it reads {self.unusable[name]}: fix that file")
 
@@ -146,16 +157,25 @@ def _lookup(kind: str, name: str, options: dict[str, Table]) -> Table:
 @lru_cache
 def load() -> Catalog:
     """The tables of this project and its examples. A wrong file is replaced by its last good definition, if any."""
-    files, result = file_versions(), examination.examine(table_files.find(table_packages()))
-    invalid, substitutes = dict(result.broken), dict[str, Definition]()
+    versions, files = file_versions(), table_files.find(table_packages())
+    drafts = table_files.drafts(files)
+    substitutes = {name: definition for name in drafts if (definition := last_good.load(name))}
+    result = examination.examine(files, substitutes)
+    invalid = dict(result.broken)
     while definitions := {
         name: definition for name in result.broken if name not in substitutes and (definition := last_good.load(name))
     }:
         substitutes |= definitions
-        result = examination.examine(table_files.find(table_packages()), substitutes)
+        result = examination.examine(files, substitutes)
         # The reasons from the file itself take precedence over those from its last good definition.
         invalid = {**result.broken, **invalid}
-    return Catalog(*sources.inline_steps(result.tables), invalid, result.unchecked, files)
+    tables, steps = sources.inline_steps(result.tables)
+    sentences = {name: _draft_sentence(file, is_used=name in result.tables) for name, file in drafts.items()}
+    return Catalog(tables, steps, invalid, result.unchecked, sentences, versions)
+
+
+def _draft_sentence(file: TableFile, is_used: bool) -> str:
+    return file.draft_sentence + (f" ({file.table} goes on with its last good definition)" if is_used else "")
 
 
 def require(*packages: str) -> Catalog:
@@ -177,10 +197,10 @@ def examine(*packages: str) -> tuple[Catalog, Examination]:
 
 def store_definitions(catalog: Catalog, tables: Iterable[str]) -> set[str]:
     """Store the definitions of those tables whose files are right. Returns the names of new and changed ones."""
-    valid_names, definitions = {name for name in tables if name not in catalog.invalid}, {}
+    valid_names, definitions = {name for name in tables if name not in {*catalog.invalid, *catalog.drafts}}, {}
     with TABLE_FILES:
         for file in table_files.find(table_packages()):
-            if file.table in valid_names:
+            if file.table in valid_names and not file.is_draft:
                 # A file may change while it is read: the supervisor stores it in its next run, a minute later.
                 with suppress(OSError, SyntaxError):
                     definitions[file.table] = last_good.read_definition(file)
@@ -214,6 +234,12 @@ def file_versions() -> frozenset[tuple[str, int]]:
             with suppress(FileNotFoundError):
                 versions.add((table_file.place, file.stat().st_mtime_ns))
     return frozenset(versions)
+
+
+def draft_sentences(*packages: str) -> list[str]:
+    """A sentence for each draft in these packages, by default in those that `load` reads. Imports no file."""
+    files = table_files.drafts(table_files.find(packages or table_packages()))
+    return [file.draft_sentence for file in files.values()]
 
 
 def has_file(table: str) -> bool:

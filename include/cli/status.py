@@ -22,9 +22,9 @@ def show_status(as_json: Json = False) -> None:
     """Show every flow: wanted and seen state, lag, freshness, trend, and what is wrong."""
     tables = catalog.load()
     all_statuses = statuses(tables)
-    for warning in filter(None, (supervisor_presence.absence(settings().control_url), *tables.warnings.values())):
+    for notice in filter(None, (supervisor_presence.absence(settings().control_url), *tables.notices)):
         # JSON on stdout must stay parseable.
-        print(warning, end="\n\n", file=sys.stderr if as_json else sys.stdout)
+        print(notice, end="\n\n", file=sys.stderr if as_json else sys.stdout)
     show(as_json, [status.as_json() for status in all_statuses], [text(all_statuses)])
 
 

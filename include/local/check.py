@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from include import catalog
 from include.errors import report
 from include.local import environment, install, java
 from include.settings import ROOT, settings
@@ -23,7 +24,9 @@ SHORT_LIVED = {
 def main(
     packages: Annotated[list[str] | None, typer.Argument(help="Of table files; without one, of this project.")] = None,
 ) -> None:
-    """Check the table files, and print a sentence for each mistake. No process stays running."""
+    """Check the table files, and print a sentence for each mistake and each draft. No process stays running."""
+    for sentence in catalog.draft_sentences(*(packages or ())):
+        print(sentence, flush=True)
     # Without the directory in which it is called, which may be another checkout.
     _replace_by("python", ["-P", "-m", "include.engine.check.check", *(packages or ())], SHORT_LIVED)
 

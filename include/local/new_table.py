@@ -1,11 +1,10 @@
-"""Writes the first file of a table, one that `make check` accepts: `make new-table`, `sluice new-table`."""
+"""Writes the first file of a table, a draft that the checks accept: `make new-table`, `sluice new-table`."""
 
 import json
 import re
 import sys
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +12,10 @@ import typer
 from include import catalog
 from include.catalog import Catalog
 from include.errors import DeclarationError, UsageError, report
+from include.project import examination, table_files
 from include.project.declaration import suggest
+from include.project.last_good import Definition
+from include.project.table_files import DRAFT, TableFile
 from include.settings import ROOT
 from include.spec import FORMATS, LAYERS, Table, ddl
 
@@ -42,7 +44,10 @@ class Draft:
         arguments = {"name": f'"{name}"', "comment": json.dumps(comment, ensure_ascii=False), **self.arguments}
         lines = "\n".join(f"    {key}={value}," for key, value in arguments.items())
         imports = ", ".join(sorted({*self.imports, "Table"}, key=str.lower))
-        return f'"""{comment}."""\n\nfrom include.spec import {imports}\n{self.functions}\nTABLE = Table(\n{lines}\n)\n'
+        return (
+            f'{DRAFT}\n"""{comment}."""\n\nfrom include.spec import {imports}\n{self.functions}\n'
+            f"TABLE = Table(\n{lines}\n)\n"
+        )
 
 
 def main(
@@ -52,7 +57,7 @@ def main(
     keys: Annotated[str, typer.Option(help="Of a table that counts its source's rows: columns, with commas.")] = "",
     comment: Annotated[str, typer.Option(help="What one row is.")] = "",
 ) -> None:
-    """Write the first file of a table, one that `check` accepts. What is left out is asked for, at a terminal.
+    """Write a draft of a table's file, which is live without its first line. What is left out is asked for.
 
     \b
     sluice new-table bronze.orders --source kafka:orders
@@ -61,28 +66,32 @@ def main(
     sluice new-table gold.orders_by_id --source silver.orders --keys id
     """
     name = name or _ask("NAME", "the table, as <layer>.<name>")
-    path = _new_path(name)
+    file = _new_file(name)
     source = source or _ask("SOURCE", SOURCES)
-    tables = catalog.load()
-    draft, row = draft_table(tables, path.stem, source, columns, keys)
-    path.write_text(draft.text(name, comment or row))
-    try:
-        catalog.reload().table(name)
-    except DeclarationError:
-        path.unlink()
-        raise
-    print(f"wrote {path.relative_to(ROOT)}: edit it, then `make check`, then `make up`")
+    draft, row = draft_table(catalog.load(), file.stem, source, columns, keys)
+    text = draft.text(name, comment or row)
+    _check(file, text)
+    (ROOT / file.place).write_text(text)
+    print(f"wrote {file.place}, a draft: edit it, remove its first line to make it live, then `make check`, `make up`")
 
 
-def _new_path(name: str) -> Path:
+def _new_file(name: str) -> TableFile:
     if not NAME.fullmatch(name):
         raise UsageError(
             f"NAME is '{name}': write <layer>.<name> in small letters, digits and _; the layers are {', '.join(LAYERS)}"
         )
-    path = ROOT / "include" / "tables" / f"{name.replace('.', '/')}.py"
-    if path.exists():
-        raise UsageError(f"NAME is '{name}', and {path.relative_to(ROOT)} exists: choose another name")
-    return path
+    for existing in table_files.find(catalog.table_packages()):
+        if existing.table == name:
+            raise UsageError(f"NAME is '{name}', and {existing.place} exists: choose another name")
+    return TableFile(catalog.TABLES, f"{name.replace('.', '/')}.py", is_draft=True)
+
+
+def _check(file: TableFile, text: str) -> None:
+    """Raises DeclarationError for a text that would be refused as the file of a live table."""
+    files = [*table_files.find(catalog.table_packages()), file]
+    result = examination.examine(files, {file.table: Definition({file.module: text})})
+    if file.table in result.broken:
+        raise DeclarationError(*result.broken[file.table], table=file.table)
 
 
 def _ask(setting: str, meaning: str) -> str:

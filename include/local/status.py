@@ -67,9 +67,7 @@ def main(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for p
         print(json.dumps({**asdict(running), "tables": [asdict(table) for table in tables]}, indent=2))
         return
     print(_process_lines(running))
-    for notice in filter(
-        None, (supervisor_presence.absence(settings().control_url), *catalog.load().warnings.values())
-    ):
+    for notice in filter(None, (supervisor_presence.absence(settings().control_url), *catalog.load().notices)):
         print(f"\n{notice}")
     print(f"\n{summary()}")
 

@@ -248,8 +248,8 @@ def _print_progress(message: str) -> None:
 def _print_summary(config: Settings, services: Airflow) -> None:
     tables = catalog.load().tables
     print(f"\n{summary()}\n" if tables else "")
-    for warning in catalog.load().warnings.values():
-        print(f"{warning}\n")
+    for notice in catalog.load().notices:
+        print(f"{notice}\n")
     is_empty = not any(status.rows(table) for table in tables)
     if is_empty:
         print("the platform is up; no table holds rows yet\n")

@@ -46,25 +46,19 @@ def _check_transforms(table: Table, transforms: Mapping[str, Transform]) -> None
             )
 
 
-def check_known(table: Table, names: set[str]) -> None:
+def check_known(table: Table, names: set[str], drafts: set[str]) -> None:
     """Raises DeclarationError if the table reads a table that no file declares. names: the tables of all files."""
-    for source in (upstream.table for upstream in table.upstream):
-        if source not in names:
+    read = [("source is", source.table) for source in table.upstream]
+    read += [("a lookup reads", lookup.table) for lookup in table.lookups]
+    read += [(f"rule '{rule.name}' looks into", rule.table) for rule in table.expect if isinstance(rule, References)]
+    for reads, name in read:
+        if name in drafts:
             raise declaration_error(
-                table, f"source is '{source}', which no file declares: {suggest(source, sorted(names))}"
+                table, f"{reads} '{name}', whose file is a draft: remove its line '# draft' to make it live"
             )
-    for lookup in table.lookups:
-        if lookup.table not in names:
+        if name not in names:
             raise declaration_error(
-                table,
-                f"a lookup reads '{lookup.table}', which no file declares: {suggest(lookup.table, sorted(names))}",
-            )
-    for rule in table.expect:
-        if isinstance(rule, References) and rule.table not in names:
-            raise declaration_error(
-                table,
-                f"rule '{rule.name}' looks into '{rule.table}', which no file declares: "
-                f"{suggest(rule.table, sorted(names))}",
+                table, f"{reads} '{name}', which no file declares: {suggest(name, sorted(names | drafts))}"
             )
 
 

@@ -49,7 +49,7 @@ class Examination:
 
     tables: the right tables, in graph order.
     broken: for each wrong table, a sentence for each mistake.
-    unjudged: for each table that reads a broken or unjudged table, the name of that table.
+    unchecked: for each table that reads a broken or unchecked table, the name of that table.
     """
 
     tables: dict[str, Table] = field(default_factory=dict)
@@ -81,20 +81,23 @@ class Examination:
 def examine(all_files: list[TableFile], substitutes: Mapping[str, Definition] | None = None) -> Examination:
     """Check all files. A mistake in one file does not stop the checks of the others.
 
-    substitutes: by table, the definition to check instead of its file.
+    substitutes: by table, the definition to check instead of its file. Without one, a draft declares no table.
     """
     result, checked = Examination(), {}
-    for file in all_files:
+    substitutes, drafts = substitutes or {}, table_files.drafts(all_files)
+    live_files = [file for file in all_files if not file.is_draft]
+    files = [*live_files, *(file for name, file in drafts.items() if name in substitutes)]
+    for file in files:
         with result.collect_mistakes(file.table, file.place):
-            substitute = (substitutes or {}).get(file.table)
-            table = _load_substitute(file, substitute) if substitute else table_files.import_table(file, all_files)
+            substitute = substitutes.get(file.table)
+            table = _load_substitute(file, substitute) if substitute else table_files.import_table(file, live_files)
             _check_alone(table, result)
             if file.table not in result.broken:
                 checked[file.table] = table
-    names = {file.table for file in all_files}
+    names = {file.table for file in files}
     for table in checked.values():
         with result.collect_mistakes(table.name, table.file):
-            declaration.check_known(table, names)
+            declaration.check_known(table, names, drafts.keys() - names)
     ordered = {name: checked[name] for name in _order_without_cycles(checked, result)}
     for name, table in ordered.items():
         # Checked after the tables that it reads, and only if all of them are right.

@@ -7,6 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -121,6 +122,9 @@ def _parameter_names(name: str) -> list[str]:
 # The name is part of SQL, of paths and of DAG ids.
 NAME = re.compile("[a-z][a-z0-9_]*")
 LONGEST_NAME = 100
+# A comment above everything else in a file, which declares no table until this line is removed.
+DRAFT = "# draft: remove this line when the table is whole"
+DRAFT_MARK = re.compile(r"#\s*draft\s*(:|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,7 @@ class TableFile:
 
     package: str
     path: str
+    is_draft: bool = False
 
     @property
     def place(self) -> str:
@@ -153,6 +158,10 @@ class TableFile:
     def stem(self) -> str:
         return self.path.removesuffix(".py").rpartition("/")[2]
 
+    @property
+    def draft_sentence(self) -> str:
+        return f"{self.place} is a draft: remove its line '# draft' to make it live"
+
     def refused(self, sentence: str, line: int | None = None) -> DeclarationError:
         location = f"{self.place}:{line}" if line else self.place
         return DeclarationError(f"{location}: {sentence}", table=self.table)
@@ -161,8 +170,27 @@ class TableFile:
 def find(packages: Iterable[str]) -> list[TableFile]:
     """All table files, including files outside the layers."""
     return [
-        TableFile(package, path) for package in packages for path in sorted(_module_paths(resources.files(package)))
+        TableFile(package, path, _is_draft(resources.files(package) / path))
+        for package in packages
+        for path in sorted(_module_paths(resources.files(package)))
     ]
+
+
+def drafts(files: Iterable[TableFile]) -> dict[str, TableFile]:
+    """By table, the drafts of tables that no other file declares."""
+    live = {file.table for file in files if not file.is_draft}
+    return {file.table: file for file in files if file.is_draft and file.table not in live}
+
+
+def _is_draft(file: Traversable) -> bool:
+    # The import reports a file that cannot be read.
+    with suppress(OSError), file.open(encoding="utf-8-sig", errors="replace") as lines:
+        for line in map(str.strip, lines):
+            if DRAFT_MARK.match(line):
+                return True
+            if line and not line.startswith("#"):
+                break
+    return False
 
 
 def import_table(file: TableFile, others: Iterable[TableFile]) -> Table:

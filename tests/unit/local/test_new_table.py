@@ -1,17 +1,25 @@
-"""`make new-table` writes a file that the catalog accepts, or names the missing value."""
+"""`make new-table` writes a draft that the catalog accepts without its mark, or names the missing value."""
 
 import io
+import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from include import catalog
 from include.catalog import Catalog
-from include.errors import UsageError
+from include.errors import DeclarationError, UsageError
+from include.local import new_table
 from include.local.new_table import draft_table
+from include.project.table_files import DRAFT
 from include.spec import Bucket, Cast, Delta, Files, Json, Kafka, Table, Upsert
 from tests.conftest import ROOT
+from tests.support.shop import TableProject, unload_package
 
+NUMBERS = itertools.count()
 COLUMNS = "order_id STRING, time TIMESTAMP, amount DECIMAL(10,2)"
 
 
@@ -82,3 +90,51 @@ def test_a_name_that_is_no_table_writes_nothing(name: str):
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 2
     assert result.stderr.startswith(f"sluice: NAME is '{name}': write <layer>.<name> in small letters")
+
+
+@pytest.fixture
+def shop(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TableProject]:
+    """A project with the table bronze.a, into which the command writes."""
+    project = TableProject(tmp_path, monkeypatch, f"new_tables_{next(NUMBERS)}")
+    project.write_bronze("a")
+    monkeypatch.setattr(catalog, "TABLES", project.package)
+    monkeypatch.setattr(new_table, "ROOT", tmp_path)
+    catalog.reload()
+    yield project
+    unload_package(project.package)
+
+
+def test_what_it_writes_is_a_draft_until_its_first_line_is_removed(shop: TableProject, capsys):
+    new_table.main("silver.a", "bronze.a", COLUMNS)
+    assert capsys.readouterr().out.startswith(f"wrote {shop.package}/silver/a.py, a draft: edit it, remove its first ")
+    assert (list(shop.load().tables), list(shop.load().drafts)) == (["bronze.a"], ["silver.a"])
+    mark, _, text = shop.path("silver.a").read_text().partition("\n")
+    assert mark == DRAFT
+    shop.write("silver.a", text)
+    assert list(catalog.require(shop.package).tables) == ["bronze.a", "silver.a"]
+
+
+def test_a_draft_is_no_source_of_another(shop: TableProject):
+    new_table.main("silver.a", "bronze.a", COLUMNS)
+    shop.load()
+    with pytest.raises(DeclarationError) as refusal:
+        new_table.main("gold.a", "silver.a", keys="order_id")
+    assert str(refusal.value) == shop.load().drafts["silver.a"]
+    assert not shop.path("gold.a").exists()
+
+
+def test_what_the_checks_would_refuse_is_not_written(shop: TableProject):
+    with pytest.raises(DeclarationError, match=f"^{shop.package}/silver/a.py: "):
+        new_table.main("silver.a", "bronze.a", "topic INT")
+    assert not shop.path("silver.a").exists()
+
+
+def test_a_name_that_a_file_has_is_refused_whether_live_or_draft(shop: TableProject):
+    new_table.main("silver.a", "bronze.a", COLUMNS)
+    for name in ("bronze.a", "silver.a"):
+        place = f"{shop.package}/{name.replace('.', '/')}.py"
+        text = shop.path(name).read_text()
+        with pytest.raises(UsageError) as refusal:
+            new_table.main(name, "kafka:x")
+        assert str(refusal.value) == f"NAME is '{name}', and {place} exists: choose another name"
+        assert shop.path(name).read_text() == text
