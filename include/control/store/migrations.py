@@ -10,6 +10,7 @@ import re
 
 from sqlalchemy import Connection, inspect, select, text, update
 
+from include import logs
 from include.control.store import schema
 from include.control.store.job_schema import metadata
 from include.errors import UsageError
@@ -25,10 +26,14 @@ _MOVE_MARKS = (
     f"INSERT INTO stale (cause, why, {_OUTDATED}) SELECT 'definition', '', {_OUTDATED} FROM outdated ORDER BY number",
     "DELETE FROM outdated",
 )
-# For each version from 1 on, the statements that lead to the next, in SQL common to SQLite and PostgreSQL.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    ("ALTER TABLE outdated ADD COLUMN definition VARCHAR", "ALTER TABLE outdated ADD COLUMN without_time BOOLEAN"),
-    (
+# For each version from 1 on, what the next one changes, in a line for people, and the statements that lead to it, in
+# SQL common to SQLite and PostgreSQL.
+MIGRATIONS: dict[str, tuple[str, ...]] = {
+    "marks of outdated rows get the definition of these rows, and whether they have no time": (
+        "ALTER TABLE outdated ADD COLUMN definition VARCHAR",
+        "ALTER TABLE outdated ADD COLUMN without_time BOOLEAN",
+    ),
+    "the audit gets whether a command had an effect, and marks of stale rows the backfill that follows": (
         "ALTER TABLE audit ADD COLUMN has_effect BOOLEAN",
         "ALTER TABLE stale ADD COLUMN follows INTEGER",
         "ALTER TABLE stale ADD COLUMN given_up BOOLEAN",
@@ -38,14 +43,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "UPDATE stale SET why = REPLACE(why, ': backfill ' || follows || ' is to make it again', '')"
         " WHERE follows IS NOT NULL",
     ),
-    (
+    "alarms get the flow, the table or the part of the platform that they are about": (
         "ALTER TABLE incident ADD COLUMN subject VARCHAR",
         # Until this version, the target named the part of the table.
         "UPDATE incident SET subject = REPLACE(REPLACE(REPLACE("
         "target, 'definition ', ''), 'window ', ''), 'vacuum ', '')",
     ),
-    ("ALTER TABLE window_request ADD COLUMN tries INTEGER",),
-    (
+    "requests of windows get the number of their tries": ("ALTER TABLE window_request ADD COLUMN tries INTEGER",),
+    "windows, backfills and rewinds, their requests and approvals move into the tables job and job_event": (
         f"INSERT INTO job ({_JOB}, outcome, epoch)"
         " SELECT 'window', number, number, target, state, who, why, COALESCE(step, ''), planned_at,"
         " COALESCE(closed_at, opened_at, asked_at, planned_at),"
@@ -82,7 +87,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ),
         *(f"DELETE FROM {table}" for table in JOBS),
     ),
-    (
+    "marks of outdated rows move into the table stale": (
         # A process of the previous build marks rows by no other cause than the default.
         "ALTER TABLE stale ADD COLUMN cause VARCHAR DEFAULT 'source'",
         "ALTER TABLE stale ADD COLUMN flow VARCHAR",
@@ -92,7 +97,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE stale ADD COLUMN without_time BOOLEAN",
         *_MOVE_MARKS,
     ),
-)
+}
 
 
 def newest_version() -> int:
@@ -116,6 +121,8 @@ def migrate(connection: Connection) -> None:
     """
     versions, found = schema.versions, set(inspect(connection).get_table_names())
     is_new, missing = schema.leases.name not in found, {*metadata.tables, *MOVED} - found
+    if not is_new and (added := sorted(metadata.tables.keys() - found)):
+        _announce(f"it gets the tables {', '.join(added)}")
     metadata.create_all(connection)
     version = connection.execute(select(versions.c.version)).scalar_one_or_none()
     if version is None:
@@ -126,8 +133,11 @@ def migrate(connection: Connection) -> None:
             f"the control database has version {version} of its schema, and this build knows up to "
             f"{newest_version()}: run the newer build again, or restore the backup of before the upgrade"
         )
-    late = [_MOVE_MARKS] if version == newest_version() and _has_marks_to_move(connection, found) else []
-    for statements in [*MIGRATIONS[version - FIRST_VERSION :], *late]:
+    due = list(MIGRATIONS.items())[version - FIRST_VERSION :]
+    for older_version, (change, _) in enumerate(due, version):
+        _announce(f"version {older_version} to {older_version + 1}: {change}")
+    late = _MOVE_MARKS if version == newest_version() and _has_marks_to_move(connection, found) else ()
+    for statements in (*(statements for _, statements in due), late):
         for statement in statements:
             table = re.search(r"(?:ALTER TABLE|FROM) (\w+)", statement)
             # A table that was missing has all its columns, and no rows.
@@ -135,6 +145,11 @@ def migrate(connection: Connection) -> None:
                 connection.execute(text(statement))
     if version < newest_version():
         connection.execute(update(versions).values(version=newest_version()))
+
+
+def _announce(change: str) -> None:
+    # Commands keep no log, and show warnings on the terminal.
+    logs.warning(f"the control database is migrated: {change}")
 
 
 def _has_marks_to_move(connection: Connection, found: set[str]) -> bool:

@@ -1,6 +1,10 @@
 """A control database of an older build is migrated to the current schema, and keeps all its rows."""
 
+import json
+import os
 import sqlite3
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +31,12 @@ from tests.support.postgresql import Server
 
 UPGRADES = ROOT / "tests" / "upgrades"
 # A later build may change a released table like this.
-NEXT_MIGRATION = ("ALTER TABLE audit ADD COLUMN host VARCHAR", "CREATE INDEX audit_of_host ON audit (host)")
+NEXT_MIGRATION = {
+    "the audit gets the host of each command": (
+        "ALTER TABLE audit ADD COLUMN host VARCHAR",
+        "CREATE INDEX audit_of_host ON audit (host)",
+    )
+}
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -160,19 +169,51 @@ def test_the_table_that_the_target_of_an_alarm_named_becomes_a_value(tmp_path: P
 
 def test_a_changed_table_is_migrated_once_by_whoever_comes_first(first, monkeypatch):
     first()
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, NEXT_MIGRATION))
+    monkeypatch.setattr(migrations, "MIGRATIONS", {**migrations.MIGRATIONS, **NEXT_MIGRATION})
     with ThreadPoolExecutor(4) as pool:
         engines = list(pool.map(lambda _: first(), range(4)))
     assert "host" in columns(engines[0])["audit"]
     assert {version(engine) for engine in engines} == {migrations.newest_version()}
 
 
+def test_each_change_is_named_once_before_it_is_made_and_a_new_database_has_none(first, monkeypatch, caplog, tmp_path):
+    database.connect(f"sqlite:///{tmp_path / 'fresh.db'}").dispose()
+    assert caplog.messages == []
+    first()
+    tables, *changes = caplog.messages
+    assert tables.startswith("the control database is migrated: it gets the tables ")
+    assert {"job", "job_event"} <= set(tables.rpartition(" tables ")[2].split(", "))
+    assert changes == [
+        f"the control database is migrated: version {version} to {version + 1}: {change}"
+        for version, change in enumerate(migrations.MIGRATIONS, 1)
+    ]
+    first()
+    assert caplog.messages == [tables, *changes]
+    failing = {"a change that fails": ("ALTER TABLE nothing ADD COLUMN x",)}
+    monkeypatch.setattr(migrations, "MIGRATIONS", {**migrations.MIGRATIONS, **failing})
+    with pytest.raises(Exception, match="nothing"):
+        first()
+    assert caplog.messages[-1].endswith(": a change that fails")
+
+
+def test_a_command_shows_on_the_terminal_what_it_changes_and_leaves_its_output_as_it_is(tmp_path: Path):
+    with tarfile.open(UPGRADES / "home-1.tar.gz") as home:
+        home.extract("control.db", tmp_path, filter="data")
+    environment = {**os.environ, "SLUICE_CONTROL_URL": f"sqlite:///{tmp_path / 'control.db'}"}
+    command = [sys.executable, "-m", "include.cli", "jobs", "--json"]
+    first_run, next_run = (
+        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True) for _ in range(2)
+    )
+    assert len(first_run.stderr.splitlines()) == 1 + len(migrations.MIGRATIONS)
+    assert next_run.stderr == ""
+    assert json.loads(first_run.stdout) == json.loads(next_run.stdout) != []
+
+
 def test_a_migration_that_fails_leaves_the_database_as_it_was(first, monkeypatch):
     first_engine = first()
     version_before = version(first_engine)
-    monkeypatch.setattr(
-        migrations, "MIGRATIONS", (*migrations.MIGRATIONS, NEXT_MIGRATION, ("ALTER TABLE nothing ADD COLUMN x",))
-    )
+    failing = {**NEXT_MIGRATION, "a change that fails": ("ALTER TABLE nothing ADD COLUMN x",)}
+    monkeypatch.setattr(migrations, "MIGRATIONS", {**migrations.MIGRATIONS, **failing})
     with pytest.raises(Exception, match="nothing"):
         first()
     assert "host" not in columns(first_engine)["audit"]
@@ -181,7 +222,7 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(first, monkeypatch
 
 def test_a_database_that_a_newer_build_has_migrated_is_refused(first, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, NEXT_MIGRATION))
+        patch.setattr(migrations, "MIGRATIONS", {**migrations.MIGRATIONS, **NEXT_MIGRATION})
         first()
     newest = migrations.newest_version()
     with pytest.raises(UsageError) as refusal:
@@ -281,7 +322,7 @@ OF_TWO_TABLES = (
 def test_marks_of_two_tables_become_marks_of_one_and_end_as_before(first, monkeypatch):
     whole = migrations.MIGRATIONS
     with monkeypatch.context() as patch:
-        patch.setattr(migrations, "MIGRATIONS", whole[:5])
+        patch.setattr(migrations, "MIGRATIONS", dict(list(whole.items())[:5]))
         with database.transaction(first()) as connection:
             for table in ("stale", "outdated"):
                 connection.exec_driver_sql(f"DELETE FROM {table}")
@@ -332,9 +373,9 @@ def test_a_mark_that_a_process_of_the_build_before_writes_after_the_move_is_read
 
 def test_a_move_of_jobs_that_is_interrupted_is_made_again_from_the_beginning(first, monkeypatch):
     whole = migrations.MIGRATIONS
-    moved = next(statements for statements in whole if any("INTO job " in statement for statement in statements))
-    interrupted = (*moved[:5], "SELECT nothing", *moved[5:])
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*whole[: whole.index(moved)], interrupted))
+    [move] = [change for change, statements in whole.items() if "INSERT INTO job " in "".join(statements)]
+    earlier, moved = dict(list(whole.items())[: list(whole).index(move)]), whole[move]
+    monkeypatch.setattr(migrations, "MIGRATIONS", {**earlier, move: (*moved[:5], "SELECT nothing", *moved[5:])})
     with pytest.raises(Exception, match="nothing"):
         first()
     monkeypatch.setattr(migrations, "MIGRATIONS", whole)
