@@ -124,10 +124,12 @@ def decimal_text(raw: Column, field: Column) -> Column:
     varies = raw.startswith("{")
     scale = F.when(varies, F.get_json_object(raw, "$.scale")).otherwise(field["parameters"]["scale"]).try_cast("int")
     content = binary(F.when(varies, F.get_json_object(raw, "$.value")).otherwise(raw), "base64")
-    amount = once(F.hex(content), _signed_integer)
+    integer = once(F.hex(content), _signed_integer)
     return once(
-        F.when(scale.between(-MOST_DIGITS, MOST_DIGITS), scale),
-        lambda scale: once(amount, lambda amount: _with_point(amount, scale)),
+        scale,
+        lambda scale: F.when(
+            scale.between(-MOST_DIGITS, MOST_DIGITS), once(integer, lambda integer: _with_point(integer, scale))
+        ),
     )
 
 

@@ -120,7 +120,7 @@ def typed(rows: DataFrame, parse: Debezium, schema: StructType, is_partial: bool
     errors.append(cast_error("_database_time", time, F.col("_database_time"), "timestamp"))
     placeholder, is_described = Placeholder(parse.placeholder), F.col("_event.fields").isNotNull()
     # Each in a column, because an expression holds a copy of what it uses.
-    texts = {name: f"_text_{place}" for place, name in enumerate(parse.into)}
+    texts = {name: f"_event_text_{place}" for place, name in enumerate(parse.into)}
     for name, text in texts.items():
         raw = F.col("_row").getItem(name)
         rows = rows.withColumn(text, F.when(~placeholder.matches(raw), raw))
@@ -153,9 +153,9 @@ def _with_event(rows: DataFrame, payload: Column, parse: Debezium, times: list[s
     else:
         rows, event = _with_row(rows, payload, suspicious, parse), _event()
     rows = rows.withColumn("_row", json_document.last_of_each_key(F.col("_row")))
-    rows = rows.withColumn("_strings", _strings(F.col("_variants"), suspicious.isNotNull(), times))
+    rows = rows.withColumn("_event_strings", _strings(F.col("_event_variants"), suspicious.isNotNull(), times))
     rows = rows.withColumn("_event", event)
-    return rows.drop("_document", "_described", "_content", "_row", "_variants", "_strings")
+    return rows.drop("_document", "_event_described", "_event_content", "_row", "_event_variants", "_event_strings")
 
 
 def _may_have_strings(payload: Column, names: list[str]) -> Column:
@@ -184,7 +184,7 @@ def _strings(row: Column, is_suspicious: Column, names: list[str]) -> Column:
 
 
 def _with_row(rows: DataFrame, payload: Column, suspicious: Column, parse: Debezium) -> DataFrame:
-    """Adds the `_document`, its `_content`, which is one level deeper beside a schema, the `_row` and its `_variants`.
+    """Adds the `_document`, its content, which is one level deeper beside a schema, the `_row` and its `_event_variants`.
 
     suspicious: the payload, where the row may have strings of digits.
     """
@@ -194,11 +194,13 @@ def _with_row(rows: DataFrame, payload: Column, suspicious: Column, parse: Debez
     content = F.when(document["payload"].isNotNull(), document["payload"]).otherwise(plain)
     images = f"before {VARIANTS}, after {VARIANTS}"
     variants = F.from_json(suspicious, f"{images}, payload STRUCT<{images}>")
-    rows = rows.withColumns({"_content": content, "_variants": variants})
-    shallow = F.struct(F.col("_variants.before"), F.col("_variants.after"))
-    variants = F.when(document["payload"].isNotNull(), F.col("_variants.payload")).otherwise(shallow)
-    is_delete = F.col("_content.op") == "d"
-    return rows.withColumns({"_row": _image(F.col("_content"), is_delete), "_variants": _image(variants, is_delete)})
+    rows = rows.withColumns({"_event_content": content, "_event_variants": variants})
+    shallow = F.struct(F.col("_event_variants.before"), F.col("_event_variants.after"))
+    variants = F.when(document["payload"].isNotNull(), F.col("_event_variants.payload")).otherwise(shallow)
+    is_delete = F.col("_event_content.op") == "d"
+    return rows.withColumns(
+        {"_row": _image(F.col("_event_content"), is_delete), "_event_variants": _image(variants, is_delete)}
+    )
 
 
 def _image(images: Column, is_delete: Column) -> Column:
@@ -219,7 +221,7 @@ def _fields_of_event(parse: Debezium) -> dict[str, str]:
 
 
 def _event() -> Column:
-    document, content = F.col("_document"), F.col("_content")
+    document, content = F.col("_document"), F.col("_event_content")
     described_row = F.filter(document["schema"]["fields"], lambda item: item["field"] == "after")
     return F.when(
         document.isNotNull(),
@@ -228,21 +230,21 @@ def _event() -> Column:
             F.col("_row").alias("row"),
             content["source"].alias("source"),
             _named(F.get(described_row, F.lit(0))["fields"]).alias("fields"),
-            F.col("_strings").alias("strings"),
+            F.col("_event_strings").alias("strings"),
             F.coalesce(content[FLAT_OP], content[FLAT_DELETED]).isNotNull().alias("is_flat"),
         ),
     )
 
 
 def _with_flat_row(rows: DataFrame, payload: Column, suspicious: Column) -> DataFrame:
-    """Adds the same of a payload that is a row: `_document`, `_described` beside a schema, `_row` and `_variants`."""
+    """Adds the same of a payload that is a row, and the row that is described where it stands beside a schema."""
     rows = json_document.read(rows, payload, "_document")
     described = StructType.fromDDL(f"schema STRUCT<fields: ARRAY<{FIELD}>>, payload {ROW}")
     is_described = _is_described(F.col("_document"))
-    rows = json_document.read(rows, F.when(is_described, payload), "_described", described)
-    row = F.when(is_described, F.col("_described.payload")).otherwise(F.col("_document"))
+    rows = json_document.read(rows, F.when(is_described, payload), "_event_described", described)
+    row = F.when(is_described, F.col("_event_described.payload")).otherwise(F.col("_document"))
     deeper, plain = F.from_json(suspicious, f"payload {VARIANTS}")["payload"], F.from_json(suspicious, VARIANTS)
-    return rows.withColumns({"_row": row, "_variants": F.when(is_described, deeper).otherwise(plain)})
+    return rows.withColumns({"_row": row, "_event_variants": F.when(is_described, deeper).otherwise(plain)})
 
 
 def _flat_event(parse: Debezium) -> Column:
@@ -255,8 +257,8 @@ def _flat_event(parse: Debezium) -> Column:
             op.alias("op"),
             row.alias("row"),
             F.struct(*source).alias("source"),
-            _named(F.col("_described.schema.fields")).alias("fields"),
-            F.col("_strings").alias("strings"),
+            _named(F.col("_event_described.schema.fields")).alias("fields"),
+            F.col("_event_strings").alias("strings"),
             F.lit(False).alias("is_flat"),
         ),
     )

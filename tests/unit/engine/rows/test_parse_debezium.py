@@ -290,6 +290,18 @@ def test_decimals_that_are_sent_as_bytes_are_exact(spark):
         assert [field for field, _ in row["_errors"]] == ["varies", "number"]
 
 
+def test_a_decimal_in_bytes_whose_scale_is_unknown_is_null_with_an_error(spark):
+    scales: list = [None, "39", "-39", "x", ""]
+    values = [
+        described({"number": (f"{CONNECT}Decimal", scale)}, {"number": encoded(150), "varies": varies})
+        for scale in scales
+        for varies in ({"scale": scale, "value": encoded(150)}, {"value": encoded(150)})
+    ]
+    rows = typed(spark, values, "number DECIMAL(38,2), varies DECIMAL(38,2)")
+    assert {(row["number"], row["varies"]) for row in rows} == {(None, None)}
+    assert {tuple(field for field, _ in row["_errors"]) for row in rows} == {("number", "varies")}
+
+
 def test_other_logical_types_are_read_as_far_as_a_column_can_hold_them(spark):
     row = {
         "bits": "AQI=",
