@@ -184,7 +184,7 @@ def _strings(row: Column, is_suspicious: Column, names: list[str]) -> Column:
 
 
 def _with_row(rows: DataFrame, payload: Column, suspicious: Column, parse: Debezium) -> DataFrame:
-    """Adds the `_document`, its content, which is one level deeper beside a schema, the `_row` and its `_event_variants`.
+    """Adds the `_document`, its content, which is one level deeper beside a schema, the `_row`, and its variants.
 
     suspicious: the payload, where the row may have strings of digits.
     """
