@@ -186,8 +186,7 @@ def _write_isolated(rows: DataFrame, number: int, context: FlowContext, error: E
     failed_rows.announce(Work.of_batch(table, metadata), error)
     if context.fast_path:
         context.fast_path.forget()
-    of_source = (storable.HEADERS,) if prepare.is_raw(table) else ()
-    context.constraints = (*of_source, *storable.constraints_of(table))
+    context.constraints = (*prepare.rules_of_source(table), *storable.constraints_of(table))
     context.note(_writer_of(table).write_isolated(context.batch(rows, metadata), error))
     # More rows may be left out by now.
     context.left_out = None

@@ -182,15 +182,11 @@ def _preview_appends(request: PreviewRequest, table: Table) -> Preview:
             rows,
             lambda some: _computed(some, table)[0],
             table,
-            (*engine_watermark.rules_of(table, times), *_of_source(table), *_constraints(table)),
+            (*engine_watermark.rules_of(table, times), *prepare.rules_of_source(table), *_constraints(table)),
             request.rows,
         )
         notes += (*result.notes, *_repeats(table), *_changes(table), *_lateness(table, times.newest))
         return Preview(table.flow, inputs.what, rows.count(), result.outcome, failed=result.failed, notes=notes)
-
-
-def _of_source(table: Table) -> tuple[Rule, ...]:
-    return (storable.HEADERS,) if prepare.is_raw(table) else ()
 
 
 def _constraints(table: Table) -> tuple[Rule, ...]:

@@ -75,7 +75,7 @@ def _padded(text: Column, digit: str, width: int) -> Column:
 
 
 OPERATIONS = ("r", "c", "u", "d", "t")
-TIMES = (DateType, TimestampType, TimestampNTZType)
+TIME_TYPES = (DateType, TimestampType, TimestampNTZType)
 # The operation of a record without a value, which follows a delete.
 TOMBSTONE = "tombstone"
 ROW = "MAP<STRING, STRING>"
@@ -99,7 +99,7 @@ def typed(rows: DataFrame, parse: Debezium, schema: StructType, is_partial: bool
     What is no change event has an error, and NULL in all other columns.
     """
     payload = F.col(f"`{parse.column}`").cast("string")
-    times = [name for name in parse.into if isinstance(schema[name].dataType, TIMES)]
+    times = [name for name in parse.into if isinstance(schema[name].dataType, TIME_TYPES)]
     rows = _with_event(rows, payload, parse, times)
     rows = rows.withColumn("_problem", F.when(payload.isNotNull(), _problem(payload, parse)))
     rows = rows.withColumn("_event", F.when(F.col("_problem").isNull(), F.col("_event")))

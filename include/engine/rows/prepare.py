@@ -79,6 +79,11 @@ def is_raw(table: Table) -> bool:
     return table.origin.reads_topics and not (table.parse or table.transform or table.lookups)
 
 
+def rules_of_source(table: Table) -> tuple[Expect, ...]:
+    """Returns what records have to meet that the table stores unchanged."""
+    return (storable.HEADERS,) if is_raw(table) else ()
+
+
 def has_no_columns_yet(rows: DataFrame, table: Table) -> bool:
     """Whether it reads a table of files before the first file, which brings the columns."""
     always_present = FILE_COLUMNS | {name.lower() for name in ddl.columns(CHANGE_SCHEMA)}
