@@ -197,7 +197,7 @@ def examine(*packages: str) -> tuple[Catalog, Examination]:
 
 def store_definitions(catalog: Catalog, tables: Iterable[str]) -> set[str]:
     """Store the definitions of those tables whose files are right. Returns the names of new and changed ones."""
-    valid_names, definitions = {name for name in tables if name not in {*catalog.invalid, *catalog.drafts}}, {}
+    valid_names, definitions = {name for name in tables if name not in catalog.invalid}, {}
     with TABLE_FILES:
         for file in table_files.find(table_packages()):
             if file.table in valid_names and not file.is_draft:
