@@ -50,8 +50,8 @@ new-table: venv ## write the first file of a table: NAME=silver.orders SOURCE=br
 remove-examples: venv ## take the shipped examples out of this checkout
 	@$(IN_VENV) -m include.local.remove_examples
 
-check: setup ## refuse wrong table files, all in one run
-	@$(IN_VENV) -m include.local.check
+check: setup ## refuse wrong table files, all in one run; DRAFTS=1: drafts, too
+	@$(IN_VENV) -m include.cli check $(if $(DRAFTS),--drafts)
 
 test: setup s3 connect class-data ## the tests, in two processes side by side
 	-@$(MAKE) --no-print-directory store

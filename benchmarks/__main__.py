@@ -5,10 +5,12 @@ benchmarks.latency is not included: it needs a running platform, whose CPU usage
 """
 
 import sys
+import time
 from importlib import import_module, util
 
 from benchmarks.support import measure
 from include.errors import SluiceError
+from include.progress import counted
 from include.settings import settings
 
 NAMES = (
@@ -35,14 +37,17 @@ NAMES = (
 )
 
 failed = []
-for name in NAMES:
-    # `make remove-examples` removes the benchmarks that need the examples.
-    if util.find_spec(f"benchmarks.{name}"):
-        try:
-            import_module(f"benchmarks.{name}").main()
-        except SluiceError as error:
-            print(f"sluice: benchmarks.{name}: {error}", file=sys.stderr, flush=True)
-            failed.append(name)
+began_at = time.monotonic()
+# `make remove-examples` removes the benchmarks that need the examples.
+names = [name for name in NAMES if util.find_spec(f"benchmarks.{name}")]
+for number, name in enumerate(names):
+    how_far = counted(number, len(names), f"benchmarks done, {time.monotonic() - began_at:,.0f} s")
+    print(f"{how_far}; next {name}", file=sys.stderr, flush=True)
+    try:
+        import_module(f"benchmarks.{name}").main()
+    except SluiceError as error:
+        print(f"sluice: benchmarks.{name}: {error}", file=sys.stderr, flush=True)
+        failed.append(name)
 print(*measure.table(measure.RECORDED_ROWS), sep="\n")
 results = settings().home / "benchmarks.json"
 results.write_text(measure.to_json(measure.RECORDED_ROWS))

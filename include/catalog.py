@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -189,9 +189,13 @@ def require(*packages: str) -> Catalog:
     return catalog
 
 
-def examine(*packages: str) -> tuple[Catalog, Examination]:
-    """The tables that are right and read only right ones, and the result of the checks for all tables."""
-    result = examination.examine(table_files.find(packages or table_packages()))
+def examine(*packages: str, with_drafts: bool = False) -> tuple[Catalog, Examination]:
+    """The tables that are right and read only right ones, and the result of the checks for all tables.
+
+    with_drafts: check drafts as if their marks were gone. Nothing of them is stored.
+    """
+    files = table_files.find(packages or table_packages())
+    result = examination.examine([replace(file, is_draft=False) for file in files] if with_drafts else files)
     return Catalog(*sources.inline_steps(result.tables)), result
 
 

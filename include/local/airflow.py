@@ -52,9 +52,12 @@ class Airflow:
             command = [_airflow(), "db", "migrate"]
             return subprocess.Popen(command, env=self.variables, stdout=log, stderr=subprocess.STDOUT)
 
-    def end_migration(self, migration: subprocess.Popen[bytes] | None) -> None:
-        """Wait for the migration. Raises SetupError if it fails."""
-        if migration and migration.wait():
+    def end_migration(self, migration: subprocess.Popen[bytes] | None, show: Callable[[], None]) -> None:
+        """Wait for the migration, and call `show` meanwhile. Raises SetupError if it fails."""
+        while migration and migration.poll() is None:
+            show()
+            time.sleep(0.1)
+        if migration and migration.returncode:
             raise SetupError(
                 f"the Airflow database {self._home / 'airflow.db'} could not be brought up to date: "
                 f"read {self.platform.log('airflow-migration')}; it ends with\n"

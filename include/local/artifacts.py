@@ -9,14 +9,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from include.errors import SetupError, report
 from include.local import home, install, java
+from include.progress import Progress, counted
 from include.settings import ROOT, settings
 
 SOURCES = tuple(sorted((ROOT / "include" / "engine" / "s3").glob("*.java")))
@@ -117,13 +119,25 @@ def missing(jars: Path, class_paths: Iterable[str] = CLASS_PATHS) -> list[str]:
     return [path for path, names in expected.items() if {jar.name for jar in (jars / path).glob("*.jar")} != names]
 
 
-def fetch(jars: Path, java_home: Path, work: Path, class_paths: Iterable[str] = CLASS_PATHS) -> None:
-    """Download each missing class path into `jars/<class path>`. `work` holds Ivy's cache. Raises SetupError."""
+def fetch(
+    jars: Path,
+    java_home: Path,
+    work: Path,
+    class_paths: Iterable[str] = CLASS_PATHS,
+    show: Callable[[str], None] = lambda words: None,
+) -> None:
+    """Download each missing class path into `jars/<class path>`. work: holds Ivy's cache. show: gets how far it is.
+
+    Raises SetupError.
+    """
     # The last step is a rename, so a directory is either complete or missing.
     new_directories = {path: jars / f"{path}.new" for path in missing(jars, class_paths)}
     processes = {path: _start_ivy(path, java_home, work / path, new_directories[path]) for path in new_directories}
     for path, ivy in processes.items():
-        if ivy.wait():
+        while ivy.poll() is None:
+            show(_how_far(work, processes))
+            time.sleep(0.2)
+        if ivy.returncode:
             reason = "\n".join((work / path / "ivy.log").read_text().splitlines()[-15:])
             raise SetupError(
                 f"the jars of {LIST.name} for '{path}' could not be fetched: "
@@ -134,6 +148,14 @@ def fetch(jars: Path, java_home: Path, work: Path, class_paths: Iterable[str] = 
             compile_into(new_directories[path], java_home, pyspark_jars(), jars / "spark")
         shutil.rmtree(jars / path, ignore_errors=True)
         new_directories[path].rename(jars / path)
+
+
+def _how_far(work: Path, class_paths: Iterable[str]) -> str:
+    """How many of the jars lie in Ivy's cache."""
+    expected = {(artifact.class_path, artifact.jar) for artifact in listed_artifacts()}
+    expected = {(path, jar) for path, jar in expected if path in class_paths}
+    fetched = {(path, jar.name) for path in class_paths for jar in (work / path / "cache").rglob("*.jar")}
+    return counted(len(expected & fetched), len(expected), "jars are fetched")
 
 
 def _start_ivy(class_path: str, java_home: Path, work: Path, target: Path) -> subprocess.Popen[bytes]:
@@ -169,7 +191,8 @@ def main() -> None:
     config = settings()
     home.create(config.home)
     install.require_disk(config.home, 10**9)
-    fetch(config.jars, java.home(), install.cache() / "ivy", (*CLASS_PATHS, *sys.argv[1:]))
+    with Progress(sys.stderr) as progress:
+        fetch(config.jars, java.home(), install.cache() / "ivy", (*CLASS_PATHS, *sys.argv[1:]), progress.show)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from include.errors import SetupError, UsageError
 from include.kafka import cluster
 from include.kafka.broker import Topics
 from include.local import artifacts, environment
+from include.local.processes import StallTimer
 from include.settings import Settings
 
 HOST = "127.0.0.1"
@@ -100,14 +101,23 @@ class Broker:
         """The command that runs the broker in the foreground. SIGTERM stops it cleanly."""
         return self._java("kafka.Kafka", str(self.directory / "server.properties"))
 
-    def wait(self, timeout_seconds: float, check: Callable[[], None] = lambda: None) -> None:
-        """Wait until the broker answers. Calls `check`, which may raise. Raises SetupError on timeout."""
-        deadline = time.monotonic() + timeout_seconds
+    def wait(
+        self,
+        timeout_seconds: float,
+        check: Callable[[], None] = lambda: None,
+        movement: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Wait until the broker answers. Calls `check`, which may raise. movement: as for `StallTimer`.
+
+        Raises SetupError if nothing has moved for `timeout_seconds`.
+        """
+        timer = StallTimer(timeout_seconds, movement)
         while not self._answers():
             check()
-            if time.monotonic() > deadline:
+            if timer.is_over:
                 raise SetupError(
-                    f"the Kafka broker does not answer at {self.address} after {timeout_seconds:.0f} s: read its log"
+                    f"the Kafka broker does not answer at {self.address}, and its start has not moved for "
+                    f"{timeout_seconds:.0f} s: read its log"
                 )
             time.sleep(0.1)
 

@@ -23,12 +23,14 @@ SHORT_LIVED = {
 
 def main(
     packages: Annotated[list[str] | None, typer.Argument(help="Of table files; without one, of this project.")] = None,
+    drafts: Annotated[bool, typer.Option("--drafts", help="Check drafts, too, which stay drafts.")] = False,
 ) -> None:
     """Check the table files, and print a sentence for each mistake and each draft. No process stays running."""
     for sentence in catalog.draft_sentences(*(packages or ())):
         print(sentence, flush=True)
     # Without the directory in which it is called, which may be another checkout.
-    _replace_by("python", ["-P", "-m", "include.engine.check.check", *(packages or ())], SHORT_LIVED)
+    command = ["-P", "-m", "include.engine.check.check", *(packages or ()), *(["--drafts"] if drafts else [])]
+    _replace_by("python", command, SHORT_LIVED)
 
 
 def preview(

@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 
 from include.errors import SetupError, report
 from include.local import home
+from include.progress import Progress
 from include.settings import ROOT, settings
 
 LOCK, DEV_LOCK = ROOT / "requirements.lock", ROOT / "requirements-dev.lock"
@@ -142,9 +144,14 @@ def _mirror() -> dict[str, str]:
 
 
 def _run(*command: str, remedy: str, environment: dict[str, str] | None = None) -> None:
-    code = subprocess.run(command, env=environment, check=False).returncode
-    if code:
-        raise SetupError(f"`{shlex.join(command)}` ended with code {code}: {remedy}")
+    began_at = time.monotonic()
+    process = subprocess.Popen(command, env=environment)
+    with Progress(sys.stdout) as progress:
+        while process.poll() is None:
+            progress.show(f"{Path(command[0]).name} is at work, {time.monotonic() - began_at:.0f} s")
+            time.sleep(0.1)
+    if process.returncode:
+        raise SetupError(f"`{shlex.join(command)}` ended with code {process.returncode}: {remedy}")
 
 
 if __name__ == "__main__":

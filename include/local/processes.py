@@ -156,15 +156,14 @@ class StallTimer:
         return now > min(self._moved_at + self.seconds, self._ends_at)
 
 
-def wait_for_port(port: int, timeout_seconds: float, check: Callable[[], None], failure: str) -> None:
+def wait_for_port(port: int, timer: StallTimer, check: Callable[[], None], failure: str) -> None:
     """Wait until a process accepts connections on 127.0.0.1. Calls `check`, which may raise.
 
-    Raises SetupError with the sentence `failure` on timeout.
+    Raises SetupError with the sentence `failure` when the timer is over.
     """
-    deadline = time.monotonic() + timeout_seconds
     while not _accepts(port):
         check()
-        if time.monotonic() > deadline:
+        if timer.is_over:
             raise SetupError(failure)
         time.sleep(0.1)
 

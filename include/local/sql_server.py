@@ -1,8 +1,10 @@
 """The server through which other programs query the tables by name: `jobs/sql_server.py`, started by `make up`."""
 
+from collections.abc import Callable
+
 from include.local import install
 from include.local.broker import HOST
-from include.local.processes import Platform, wait_for_port
+from include.local.processes import Platform, StallTimer, wait_for_port
 from include.settings import ROOT, Settings
 
 NAME = "sql-server"
@@ -27,11 +29,20 @@ def start(platform: Platform, variables: dict[str, str]) -> None:
         platform.start(NAME, command, variables)
 
 
-def wait(config: Settings, platform: Platform, timeout_seconds: float) -> None:
-    """Wait until it answers at each of its ports. Raises SetupError if it died, and on timeout."""
+def wait(config: Settings, platform: Platform, timeout_seconds: float, check: Callable[[], None]) -> None:
+    """Wait until it answers at each of its ports. Calls `check`, which may raise.
+
+    Raises SetupError if it died, or if its log has not grown for `timeout_seconds`.
+    """
+
+    def check_process() -> None:
+        check()
+        platform.require([NAME])
+
     for setting, port in ports(config).items():
         failure = (
-            f"{NAME} does not answer at port {port} ({setting}) after {timeout_seconds:.0f} s: "
-            f"read {platform.log(NAME)}"
+            f"{NAME} does not answer at port {port} ({setting}), and its start has not moved for "
+            f"{timeout_seconds:.0f} s: read {platform.log(NAME)}"
         )
-        wait_for_port(port, timeout_seconds, lambda: platform.require([NAME]), failure)
+        timer = StallTimer(timeout_seconds, lambda: platform.logged_bytes(NAME))
+        wait_for_port(port, timer, check_process, failure)

@@ -29,6 +29,7 @@ from include.local.broker import HOST, Broker, create_topics, own_broker
 from include.local.processes import Platform, StallTimer
 from include.local.status import summary
 from include.monitoring import status
+from include.progress import Progress, counted
 from include.settings import Settings, settings
 from include.spec import Files
 
@@ -84,6 +85,7 @@ DISK_NEEDED_BYTES = 10**9
 ANSWER_SECONDS = 120
 GOLD_SECONDS = 300
 STARTED_AT = time.monotonic()
+PROGRESS = Progress(sys.stdout)
 
 
 def main() -> None:
@@ -91,8 +93,11 @@ def main() -> None:
     try:
         start()
     except KeyboardInterrupt:
+        PROGRESS.clear()
         print("\nsluice: no longer waiting; what was started goes on until `make down`", file=sys.stderr)
         sys.exit(130)
+    finally:
+        PROGRESS.clear()
 
 
 def start() -> None:
@@ -122,7 +127,8 @@ def start() -> None:
             # The next start of a driver uses the archive.
             command = [str(install.venv() / "bin" / "python"), "-m", "include.local.class_data"]
             platform.start(CLASS_DATA, command, services.variables)
-        sql_server.wait(config, platform, ANSWER_SECONDS)
+        sql_server.wait(config, platform, ANSWER_SECONDS, lambda: _show("the SQL server starts"))
+        PROGRESS.clear()
     _print_summary(config, services)
 
 
@@ -132,18 +138,21 @@ def _start(config: Settings, platform: Platform, services: Airflow, java_home: P
     class_paths = (*artifacts.CLASS_PATHS, *(["s3"] if config.has_s3_lake else []))
     if artifacts.missing(config.jars, class_paths):
         _print_progress("fetching the JVM artifacts")
-        artifacts.fetch(config.jars, java_home, install.cache() / "ivy", class_paths)
+        artifacts.fetch(config.jars, java_home, install.cache() / "ivy", class_paths, _show)
     if broker and not platform.find(BROKER):
         broker.prepare()
         platform.start(BROKER, broker.command(), services.variables)
     supervision.heartbeat(database.connect(config.control_url), supervisor_presence.STARTER)
     _print_progress("control database ready")
-    services.end_migration(migration)
+    services.end_migration(migration, lambda: _show("Airflow makes its database"))
     services.start(airflow.API)
     services.start(airflow.PARSER)
     _print_progress("Airflow starting")
     if broker:
-        broker.wait(ANSWER_SECONDS, lambda: platform.require([BROKER]))
+        broker.wait(
+            *(ANSWER_SECONDS, lambda: _require(platform, [BROKER], "the Kafka broker starts")),
+            lambda: platform.logged_bytes(BROKER),
+        )
     _print_progress(f"Kafka broker answers at {create_topics(_topics())}")
     for name, module in _feed_modules().items():
         if not platform.find(name):
@@ -157,33 +166,48 @@ def _wait_for_streams(config: Settings, platform: Platform, services: Airflow, o
     clear_failures(engine)
     earlier_handles = launched(engine)
 
-    def check() -> None:
+    def check(what: str) -> None:
         started = [name for name in airflow.COMMANDS if name in platform.names()]
-        platform.require([*own_processes, *_feed_modules(), *started])
+        _require(platform, [*own_processes, *_feed_modules(), *started], what)
         supervision.heartbeat(engine, supervisor_presence.STARTER)
         _require_streams(engine, platform, earlier_handles)
 
-    services.wait(ANSWER_SECONDS, check)
+    services.wait(ANSWER_SECONDS, lambda: check("Airflow starts"))
     _print_progress(f"Airflow answers at {services.url}")
-    services.trigger(SUPERVISOR, ANSWER_SECONDS, check)
+    services.trigger(SUPERVISOR, ANSWER_SECONDS, lambda: check("Airflow reads the DAGs"))
     # Not earlier: on SQLite, its first task and this request would block each other in the API server's event loop.
     services.start(airflow.SCHEDULER)
     _print_progress(f"Airflow runs the DAG '{SUPERVISOR}', which starts the streams")
     empty_tables = list(catalog.load().tables)
     logs = {f"driver-{flow.driver}" for flow in catalog.load().flows.values()}
     timer = StallTimer(GOLD_SECONDS, lambda: (launched(engine), len(empty_tables), platform.logged_bytes(*logs)))
-    while missing_flows(engine) or (_feed_modules() and _is_gold_missing(empty_tables)):
-        check()
+    while (missing := missing_flows(engine)) or (_feed_modules() and _is_gold_missing(empty_tables)):
+        check(_how_far(missing, empty_tables))
         for table in [table for table in empty_tables if status.rows(table)]:
             empty_tables.remove(table)
             _print_progress(f"{table} holds rows")
         if timer.is_over:
             raise SetupError(
-                f"{', '.join(missing_flows(engine) or empty_tables)} did not come to life, and nothing moves: "
+                f"{', '.join(missing or empty_tables)} did not come to life, and nothing moves: "
                 f"read the drivers' logs in {config.logs}, and the runs of '{SUPERVISOR}' at {services.url}"
             )
         time.sleep(0.5)
     _print_progress("every flow runs, and gold holds rows" if _feed_modules() else "every flow runs")
+
+
+def _how_far(missing: list[str], empty_tables: list[str]) -> str:
+    """How many flows run, or tables hold rows, and which comes next."""
+    if missing:
+        total = len(catalog.load().flows)
+        return f"{counted(total - len(missing), total, 'flows run')}; next {missing[0]}"
+    total = len(catalog.load().tables)
+    return f"{counted(total - len(empty_tables), total, 'tables hold rows')}; next {empty_tables[0]}"
+
+
+def _require(platform: Platform, names: list[str], what: str) -> None:
+    """Say what the start waits for. Raises SetupError if one of the processes has died."""
+    _show(what)
+    platform.require(names)
 
 
 def _require_streams(engine: Engine, platform: Platform, earlier_handles: dict[str, str]) -> None:
@@ -242,7 +266,16 @@ def _exclusive_lock(directory: Path) -> Iterator[None]:
 
 
 def _print_progress(message: str) -> None:
-    print(f"[{time.monotonic() - STARTED_AT:6.1f} s] {message}", flush=True)
+    PROGRESS.clear()
+    print(f"{_elapsed()} {message}", flush=True)
+
+
+def _show(message: str) -> None:
+    PROGRESS.show(f"{_elapsed()} {message}")
+
+
+def _elapsed() -> str:
+    return f"[{time.monotonic() - STARTED_AT:6.1f} s]"
 
 
 def _print_summary(config: Settings, services: Airflow) -> None:

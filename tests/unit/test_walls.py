@@ -25,6 +25,7 @@ DECLARATIONS = (
     "include.settings",
     "include.errors",
     "include.logs",
+    "include.progress",
     "include.retention",
     "include.rules",
     "include.tables",

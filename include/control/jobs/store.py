@@ -173,6 +173,15 @@ def enter(engine: Engine, job: StoredJob, state: str, message: str) -> None:
         set_state(connection, job.id, state, message=message)
 
 
+def show(engine: Engine, job: StoredJob, message: str) -> None:
+    """Store how far a job is within its state, in words, and log it. Raises Unreachable."""
+    logs.info(f"{job.id}: {message}")
+    with database.transaction(engine) as connection:
+        # Somebody may have given it up.
+        is_unfinished = is_job(job.id) & jobs.c.ended_at.is_(None)
+        connection.execute(update(jobs).where(is_unfinished).values(message=message))
+
+
 def end(
     connection: Connection, job: StoredJob, state: str, message: str, failure: str | None = None, **values: Any
 ) -> list[str]:

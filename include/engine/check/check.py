@@ -3,9 +3,10 @@
 The catalog refuses before this what needs no Spark.
 """
 
+import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from include.engine.rows.transform import SOURCE, AnalysedPlan, apply, apply_joi
 from include.engine.session import jvm_of, open_session
 from include.errors import DeclarationError, SetupError, report
 from include.lake import locations
+from include.progress import Progress, counted
 from include.project.declaration import declaration_error, suggest
 from include.project.examination import Examination
 from include.settings import settings
@@ -78,8 +80,11 @@ def check(spark: SparkSession, tables: Catalog) -> None:
         raise DeclarationError(*sentences)
 
 
-def examine(spark: SparkSession, tables: Catalog) -> Examination:
-    """Analyses every table, except those that read a table whose columns are unknown because of an error."""
+def examine(spark: SparkSession, tables: Catalog, show: Callable[[str], None] = lambda words: None) -> Examination:
+    """Analyses every table, except those that read a table whose columns are unknown because of an error.
+
+    show: gets how far it is.
+    """
     examination, unknown = Examination(), set()
     for table in (*tables.steps.values(), *tables.tables.values()):
         with examination.collect_mistakes(table.name, table.file):
@@ -88,7 +93,9 @@ def examine(spark: SparkSession, tables: Catalog) -> Examination:
             unknown.discard(table.name)
             _check_properties(spark, table)
     # Steps come first, so that their errors are not reported for their readers.
-    for table in (*tables.steps.values(), *tables.flows.values(), *tables.views.values()):
+    listed = (*tables.steps.values(), *tables.flows.values(), *tables.views.values())
+    for number, table in enumerate(listed):
+        show(f"{counted(number, len(listed), 'declarations analysed')}; next {table.flow}")
         if unknown_sources := [name for name in _sources(table) if name in unknown]:
             examination.unchecked[table.name] = unknown_sources[0]
         elif table.name not in unknown:
@@ -426,16 +433,22 @@ def _log() -> Path:
 
 
 def main() -> None:
-    tables, examination = catalog.examine(*sys.argv[1:])
+    parser = argparse.ArgumentParser(prog="python -m include.engine.check.check", description=__doc__.splitlines()[0])
+    parser.add_argument("packages", nargs="*", help="of table files; without one, of this project")
+    parser.add_argument("--drafts", action="store_true", help="check drafts, too")
+    arguments = parser.parse_args()
+    tables, examination = catalog.examine(*arguments.packages, with_drafts=arguments.drafts)
     for logger in LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True
-    try:
-        with _stderr_in_log():
-            spark = open_session("sluice check", tables)
-    except (PySparkException, Py4JJavaError) as error:
-        raise SetupError(f"Spark did not start: see {_log()}") from error
-    analysis = examine(spark, tables)
-    spark.stop()
+    with Progress(sys.stderr) as progress:
+        progress.show("Spark starts")
+        try:
+            with _stderr_in_log():
+                spark = open_session("sluice check", tables)
+        except (PySparkException, Py4JJavaError) as error:
+            raise SetupError(f"Spark did not start: see {_log()}") from error
+        analysis = examine(spark, tables, progress.show)
+        spark.stop()
     sentences = sorted([*examination.sentences, *analysis.sentences], key=lambda sentence: sentence.partition(":")[0])
     unjudged = (examination.unchecked | analysis.unchecked).items()
     if sentences:

@@ -23,6 +23,7 @@ from include.control.store.job_id import JobId, JobKind
 from include.delta import stored_table, versions
 from include.engine import commit, failure, struct_type
 from include.engine.commit import read_as_of
+from include.engine.jobs import job_progress
 from include.engine.jobs.incremental import EMPTY_COMMITS, Change, Computation
 from include.engine.jobs.maintenance_window import Window
 from include.engine.jobs.worker import Worker, open_worker
@@ -33,6 +34,7 @@ from include.errors import FlowBroken, SluiceError, Unreachable
 from include.flows import refreshes
 from include.lake import locations
 from include.monitoring import first_load
+from include.progress import counted
 from include.project.ranges import Slice
 from include.settings import settings
 from include.spec import Delta, Table
@@ -67,6 +69,10 @@ class RefreshRun:
     def left(self) -> list[Table]:
         """The views that this run has not refreshed yet."""
         return [view for view in self.views if not refreshes.in_run(view.name, self.name)]
+
+    @property
+    def how_far(self) -> str:
+        return counted(len(self.views) - len(self.left), len(self.views), "views are refreshed")
 
     def version(self, table: str) -> int:
         """Returns the version at which views read `table`. A view of this run is read as this run has written it."""
@@ -154,15 +160,12 @@ class RefreshJob(Job[Worker, Table]):
 
     def run(self, worker: Worker, stage: Table) -> None:
         assert self._refresh_run, "it was planned"
-        with store.failure_recorded(self.engine, self.stored()):
-            store.enter(self.engine, self.stored(), "refreshing", stage.name)
-            self._results.append(f"{stage.name}: {refresh_view(worker, self._refresh_run, stage)}")
-
-
-def refresh_remaining(worker: Worker, run: RefreshRun) -> None:
-    """Refreshes the remaining views of the run. Raises as `run`."""
-    for view in run.left:
-        refresh_view(worker, run, view)
+        job, message = self.stored(), f"{self._refresh_run.how_far}; next {stage.name}"
+        with store.failure_recorded(self.engine, job):
+            store.enter(self.engine, job, "refreshing", message)
+            with job_progress.shown(worker, job, message):
+                result = refresh_view(worker, self._refresh_run, stage)
+            self._results.append(f"{stage.name}: {result}")
 
 
 def refresh_view(worker: Worker, run: RefreshRun, view: Table) -> str:

@@ -7,7 +7,7 @@ the readers of the table read its appends to the end and stop.
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
 
 from include.checkpoints import checkpoint_files
@@ -17,7 +17,7 @@ from include.control.leases import lease
 from include.control.store import database
 from include.delta.backlog import StreamSource
 from include.delta.delta_log import DeltaLog
-from include.engine.jobs import shadow_table
+from include.engine.jobs import job_progress, shadow_table
 from include.engine.jobs.backfill_commits import (
     Commits,
     replace_left_out,
@@ -42,6 +42,7 @@ DRAIN_SECONDS = 180
 # A reader with a short interval reads the rest in less than this; otherwise the backfill stops it first.
 CATCH_UP_SECONDS = 3
 LOOK_SECONDS = 0.2
+REPLACES = "replaces its range"
 
 
 class Replacement(Protocol):
@@ -85,20 +86,28 @@ class AppendedRows:
         sources = [source.table for source in self._table.upstream]
         progress = f"makes rows of {', '.join(dict.fromkeys(sources))}"
         store.enter(self._worker.engine, self._job, backfills.COMPUTING, progress)
-        self._range_rows = compute_rows(self._worker.spark, self._table, self._job)
+        with job_progress.shown(self._worker, self._job, progress):
+            self._range_rows = compute_rows(self._worker.spark, self._table, self._job)
         return self._range_rows.count
 
     @contextmanager
     def prepare(self, open_window: Window) -> Iterator[None]:
         assert self._range_rows, "compute has run"
         self._metadata = _begin(open_window)
-        with check_rows(self._worker.spark, self._table, self._job, self._range_rows) as self._checked_rows:
+        with ExitStack() as checked:
+            with job_progress.shown(self._worker, self._job, "checks its rows"):
+                rows = check_rows(self._worker.spark, self._table, self._job, self._range_rows)
+                self._checked_rows = checked.enter_context(rows)
             yield
 
     def replace(self) -> None:
+        store.enter(self._worker.engine, self._job, backfills.REPLACING, REPLACES)
+        with job_progress.shown(self._worker, self._job, REPLACES):
+            self._replace()
+
+    def _replace(self) -> None:
         table, checked = self._table, self._checked_rows
         commits = Commits(table, self._job, self._metadata, checked.last_commits)
-        store.enter(self._worker.engine, self._job, backfills.REPLACING, "replaces its range")
         is_needed = bool(checked.left_out.failed) or not checked.bad.isEmpty()
         if is_needed or locations.is_stored(table.quarantine):
             create_table.create_quarantine(self._worker.spark, table, self._worker.spark.sql)
@@ -127,7 +136,8 @@ class Aggregate:
     @contextmanager
     def prepare(self, open_window: Window) -> Iterator[None]:
         self._metadata = _begin(open_window)
-        self._range_rows = compute_aggregate(self._worker.spark, self._table, self._job)
+        with job_progress.shown(self._worker, self._job, "makes its buckets"):
+            self._range_rows = compute_aggregate(self._worker.spark, self._table, self._job)
         try:
             yield
         finally:
@@ -136,7 +146,7 @@ class Aggregate:
     def replace(self) -> None:
         computed = self._range_rows
         commits = Commits(self._table, self._job, self._metadata, computed.last_commits)
-        store.enter(self._worker.engine, self._job, backfills.REPLACING, "replaces its range")
+        store.enter(self._worker.engine, self._job, backfills.REPLACING, REPLACES)
         if locations.is_stored(self._table.quarantine):
             create_table.create_quarantine(self._worker.spark, self._table, self._worker.spark.sql)
             replace_left_out(self._worker.spark, computed.left_out, commits)
@@ -157,7 +167,9 @@ class ShadowTable:
     def compute(self) -> None:
         progress = f"fills {self._shadow_name} from the source"
         store.enter(self._worker.engine, self._job, backfills.COMPUTING, progress)
-        shadow_table.fill(self._worker, self._table)
+        flows = shadow_table.shadow_of(self._table).flows
+        with job_progress.shown(self._worker, self._job, progress, lambda: job_progress.unread(flows)):
+            shadow_table.fill(self._worker, self._table)
 
     @contextmanager
     def prepare(self, open_window: Window) -> Iterator[None]:
@@ -171,7 +183,8 @@ class ShadowTable:
         shadow_table.read_to_end(self._worker, self._table)
         progress = f"takes over what {self._shadow_name} holds"
         store.enter(self._worker.engine, self._job, backfills.REPLACING, progress)
-        shadow_table.put_in_place(self._worker, self._table, self._job, self._metadata)
+        with job_progress.shown(self._worker, self._job, progress):
+            shadow_table.put_in_place(self._worker, self._table, self._job, self._metadata)
 
     def discard(self) -> None:
         pass

@@ -20,13 +20,14 @@ from include.delta.commit_history import REWIND
 from include.delta.delta_log import DeltaLog
 from include.engine import commit, failure, sql_text
 from include.engine.checkpoints import checkpoint
-from include.engine.jobs import refresh
+from include.engine.jobs import job_progress, refresh
 from include.engine.jobs.maintenance_window import Window
 from include.engine.jobs.worker import Worker, open_worker
 from include.errors import FlowFailed, LeaseHeld, LedgerMismatch, SluiceError, Unreachable, UsageError
 from include.lake import locations
 from include.lake.paths import LakePath
 from include.ledger import verify
+from include.progress import counted
 from include.project.ranges import Slice
 from include.recovery import rewind_plan
 from include.recovery.rewind_plan import RewindPlan
@@ -117,8 +118,11 @@ def _put_back(worker: Worker, rewind: Rewind) -> None:
     with worker.hold_leases(rewind.flows, longest_seconds):
         if not rewind.has_restored:
             rewind = _replan(worker, rewind)
-        for table in tables:
-            _in_window(worker, rewind, table)
+        for number, table in enumerate(tables):
+            how_far = f"{counted(number, len(tables), 'tables are restored')}; next {table.name}"
+            store.show(worker.engine, rewind, how_far)
+            with job_progress.shown(worker, rewind, how_far):
+                _in_window(worker, rewind, table)
         store.enter(worker.engine, rewind, rewinds.BEGINNING, "its flows get a place to go on from")
         _begin_generations(worker, rewind, tables)
         _require_restored(rewind, tables)
@@ -203,7 +207,10 @@ def _refresh(worker: Worker, rewind: Rewind) -> None:
         return
     try:
         views = [worker.tables.table(name) for name in rewind.views]
-        refresh.refresh_remaining(worker, refresh.RefreshRun.begin(f"rewind {rewind.number} {rewind.key}", views))
+        run = refresh.RefreshRun.begin(f"rewind {rewind.number} {rewind.key}", views)
+        for view in run.left:
+            with job_progress.shown(worker, rewind, f"{run.how_far}; next {view.name}"):
+                refresh.refresh_view(worker, run, view)
     except (FlowFailed, LeaseHeld, Unreachable) as error:
         reason = f"{rewind.table} was restored to {rewind.moment}, and this view was not refreshed behind that: {error}"
         with database.transaction(worker.engine) as connection:

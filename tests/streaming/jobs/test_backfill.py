@@ -1,8 +1,10 @@
 """A backfill recomputes a range by today's code from what the flow has read, and all downstream tables with it."""
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,16 +13,18 @@ from include.checkpoints.offset_ranges import delta_position
 from include.control.flows import orders
 from include.control.jobs import stale_rows, store
 from include.control.jobs.backfills import Backfill
+from include.control.jobs.store import StoredJob
 from include.control.store import database
 from include.delta.delta_log import DeltaLog
 from include.engine.batch import batch
 from include.engine.checkpoints import definition
 from include.engine.jobs import backfill as engine_backfill
-from include.engine.jobs import replacement
+from include.engine.jobs import backfill_rows, job_progress, replacement
 from include.engine.stream.host import Host
 from include.errors import FlowBroken, FlowFailed
 from include.lake import locations
 from include.ledger import verify
+from include.progress import reported
 from include.project.sources import CHANGE_FEED_PROPERTY
 from include.rules import Expect, unique
 from include.settings import settings
@@ -28,6 +32,7 @@ from include.spec import Append, Bucket, Delta, Table, Upsert
 from tests.support.backfills import Backfills, Killed
 from tests.support.commits import fail_commits
 from tests.support.flows import only_in_full_runs, rows_of
+from tests.support.waiting import wait_until
 
 SOURCE_SCHEMA = "number INT, place BIGINT"
 
@@ -622,3 +627,47 @@ def test_another_backfill_of_the_table_lets_the_readers_of_a_dead_one_go_on(
     assert contents(silver) == [(0, 10), (1, 610), (2, 20)]
     assert totals(gold) == {0: (30, 2), 1: (610, 1)}
     assert is_stale(gold) is False
+
+
+@pytest.fixture
+def messages(monkeypatch) -> list[str]:
+    """What jobs say of themselves while they work, which they do often here."""
+    seen: list[str] = []
+
+    def show(engine, job, message: str) -> None:
+        shown(engine, job, message)
+        seen.append(store.get(engine, StoredJob, job.number, job.kind).message)
+
+    shown = store.show
+    monkeypatch.setattr(store, "show", show)
+    monkeypatch.setattr(job_progress, "reported", partial(reported, seconds=0.01))
+    return seen
+
+
+def test_a_backfill_says_how_many_tasks_are_done_while_it_makes_its_rows(
+    spark, run_once, bring, silver, messages, monkeypatch
+):
+    counts = re.compile(rf"makes rows of {silver.origin.table}: \d+ of [1-9]\d* tasks are done")
+
+    def compute_rows(*arguments):
+        def is_counted() -> bool:
+            spark.range(0, 10**7, numPartitions=8).selectExpr("sum(hash(id))").collect()
+            return any(map(counts.fullmatch, messages))
+
+        wait_until(is_counted, 120, lambda: f"it says {set(messages)}")
+        return backfill_rows.compute_rows(*arguments)
+
+    monkeypatch.setattr(replacement, "compute_rows", compute_rows)
+    bring(1, 2, 61)
+    run_once(silver)
+    [done] = Backfills(spark, (replace(silver, transform=times_ten),)).run(silver, 0, 60)
+    assert (done.state, done.message) == ("done", "2 rows before, 2 after")
+
+
+def test_a_full_refresh_from_the_source_says_what_it_has_not_read_yet(spark, run_once, bring, silver):
+    bring(1)
+    assert job_progress.unread(silver.flows) == "nothing read yet"
+    run_once(silver)
+    bring(2)
+    bring(3)
+    assert job_progress.unread(silver.flows) == "2 versions left"

@@ -209,7 +209,7 @@ def die_in(function_path: str, call_count: int) -> Callable:
 
 def refresh(runner: Rewinds, view: Table) -> None:
     with runner.worker() as worker:
-        engine_refresh.refresh_remaining(worker, engine_refresh.RefreshRun.begin(f"run {uuid.uuid4()}", [view]))
+        engine_refresh.refresh_view(worker, engine_refresh.RefreshRun.begin(f"run {uuid.uuid4()}", [view]), view)
 
 
 @only_in_full_runs

@@ -10,7 +10,9 @@ from include import catalog
 from include.catalog import Catalog
 from include.control.leases.process import Process
 from include.control.supervision import supervision
+from include.errors import SetupError
 from include.local import up
+from include.local.broker import Broker
 from include.local.processes import LONGEST_STANDSTILLS, Platform, StallTimer
 from include.spec import Kafka, Table
 from tests.support.waiting import wait_until
@@ -78,3 +80,13 @@ def test_a_wait_without_movement_ends_after_its_seconds(platform: Platform):
     assert not timer.is_over
     now[0] = 301
     assert timer.is_over
+
+
+def test_a_broker_is_waited_for_while_its_start_moves_and_no_longer(tmp_path: Path):
+    # Nothing listens at port 1.
+    broker = Broker(tmp_path, tmp_path, tmp_path, port=1, controller_port=2)
+    polls: list[int] = []
+    with pytest.raises(SetupError, match=r"does not answer at 127.0.0.1:1, and its start has not moved for 0 s"):
+        broker.wait(0.4, lambda: polls.append(1), lambda: min(len(polls), 10))
+    # With a pause of 0.1 s after each, 0.4 s alone are over after the fifth.
+    assert len(polls) > 10

@@ -135,3 +135,30 @@ def test_a_draft_beside_a_live_file_of_the_same_table_leaves_that_as_it_is(
         assert list(loaded.tables) == ["bronze.a", "silver.a"]
         assert loaded.drafts == {}
     unload_package(examples.package)
+
+
+def test_a_check_of_drafts_names_a_wrong_one_and_passes_a_right_one_and_stores_neither(shop: TableProject, home: Path):
+    text = shop.write_reader("silver.right", "silver.a")
+    write_draft(shop, "silver.right", text)
+    write_draft(shop, "silver.wrong", text.replace("silver.right", "silver.wrong").replace("Delta(", "Delt("))
+    before = sorted(home.rglob("*"))
+    tables, examination = catalog.examine(shop.package, with_drafts=True)
+    assert list(tables.tables) == ["bronze.a", "silver.a", "silver.right"]
+    [sentence] = examination.sentences
+    assert sentence.startswith(f"{shop.package}/silver/wrong.py:")
+    assert "'Delt' is not defined" in sentence
+    assert sorted(home.rglob("*")) == before
+    assert list(shop.load().tables) == ["bronze.a", "silver.a"]
+    assert catalog.examine(shop.package)[1].sentences == []
+
+
+def test_a_draft_beside_a_live_file_of_the_same_table_is_named_by_a_check_of_drafts(
+    shop: TableProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    other = TableProject(tmp_path, monkeypatch, f"drafts_{next(NUMBERS)}")
+    write_draft(other, "silver.a", shop.path("silver.a").read_text())
+    try:
+        _, examination = catalog.examine(shop.package, other.package, with_drafts=True)
+        assert [sentence for sentence in examination.sentences if "declares silver.a, too: rename" in sentence]
+    finally:
+        unload_package(other.package)

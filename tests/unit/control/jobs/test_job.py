@@ -111,6 +111,16 @@ def test_a_job_of_a_new_kind_is_done_in_the_driver_that_is_asked_for_it(engine, 
     assert orders.read(engine, DRIVER, []).job is None
 
 
+def test_the_list_of_jobs_says_how_far_one_is_until_it_is_over(engine, process, job):
+    store.enter(engine, stored(engine), "forgetting", "its rows")
+    store.show(engine, stored(engine), "its rows: 3 of 7 tasks are done")
+    assert list(cli._lines(stored(engine)))[1] == "      its rows: 3 of 7 tasks are done"
+    running = stored(engine)
+    store.give_up(engine, running, "nobody needs it")
+    store.show(engine, running, "its rows: 4 of 7 tasks are done")
+    assert stored(engine).message == "nobody needs it"
+
+
 def test_what_a_new_kind_has_begun_is_completed_by_the_next_try(engine, process, job, monkeypatch):
     monkeypatch.setattr(ForgettingJob, "fails_at", "address")
     running = requested(engine)
