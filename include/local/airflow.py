@@ -39,6 +39,11 @@ class Airflow:
     platform: Platform
     variables: dict[str, str]
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether an earlier build, with other packages, has made the database."""
+        return self._migration_marker.exists() and self._migration_marker.read_text() != _version()
+
     def begin_migration(self) -> subprocess.Popen[bytes] | None:
         """Start the migration of the database to this version's schema; None if it is up to date."""
         if self._migration_marker.exists() and self._migration_marker.read_text() == _version():

@@ -124,7 +124,7 @@ def start() -> None:
         if sql_server.addresses(config):
             sql_server.start(platform, services.variables)
         if not environment.class_archive(config, java_home).exists():
-            # The next start of a driver uses the archive.
+            _print_progress("the archive of Java's classes is built, for the next start of a driver")
             command = [str(install.venv() / "bin" / "python"), "-m", "include.local.class_data"]
             platform.start(CLASS_DATA, command, services.variables)
         sql_server.wait(config, platform, ANSWER_SECONDS, lambda: _show("the SQL server starts"))
@@ -134,6 +134,8 @@ def start() -> None:
 
 def _start(config: Settings, platform: Platform, services: Airflow, java_home: Path, broker: Broker | None) -> None:
     """Start all processes except the streams. The start of Airflow takes longest, so the others run in parallel."""
+    if services.is_outdated:
+        _print_progress("the packages have changed, so Airflow brings its database up to date")
     migration = services.begin_migration()
     class_paths = (*artifacts.CLASS_PATHS, *(["s3"] if config.has_s3_lake else []))
     if artifacts.missing(config.jars, class_paths):

@@ -55,6 +55,29 @@ def test_an_older_table_gets_the_default_that_it_lacks_and_keeps_what_was_set_by
         assert properties(old_table)[interval] == (manual_value or "100")
 
 
+def test_what_a_stored_table_lacks_is_named_in_the_log_before_it_is_changed(spark, name, caplog):
+    old_table = table(name, expect=(Expect("has id", "id IS NOT NULL", otherwise="quarantine"),))
+    create_table.create(spark, old_table)
+    spark.sql(f"ALTER TABLE {old_table.name} UNSET TBLPROPERTIES ('delta.checkpointInterval')")
+
+    def refuse(statement: str) -> None:
+        raise AssertionError
+
+    version = DeltaLog(locations.table_path(old_table.name)).newest
+    caplog.clear()
+    with pytest.raises(AssertionError):
+        create_table.create(spark, old_table, refuse)
+    statement = f"ALTER TABLE {old_table.name} SET TBLPROPERTIES ('delta.checkpointInterval' = '100')"
+    assert [record.getMessage() for record in caplog.records if record.name == "sluice"] == [
+        f"{old_table.name}: what is stored is changed: {statement}"
+    ]
+    assert DeltaLog(locations.table_path(old_table.name)).newest == version
+    create_table.create(spark, old_table)
+    caplog.clear()
+    create_table.create(spark, old_table)
+    assert [record for record in caplog.records if record.name == "sluice"] == []
+
+
 def test_comments_owner_and_properties_arrive_in_the_table_and_follow_its_file(spark, name):
     first_table = table(name, owner="team-x", properties={"delta.checkpointInterval": "50", "my.own": "it's"})
     create_table.create(spark, first_table)

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from include import logs
 from include.delta import stored_table
 from include.engine import commit, sql_text, struct_type
 from include.engine.fast_path import path
@@ -253,7 +254,7 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     alter: runs the DDL for a stored table. By default the session runs it, which suits callers that hold the table
     alone. Raises FlowBroken if the stored table cannot be changed to its declaration.
     """
-    alter = alter or (lambda statement: spark.sql(statement))
+    alter = _announced(table, alter or spark.sql)
     properties = _properties(table)
     if table.write.appends:
         # Rows of bronze never change; backfills replace rows of other tables.
@@ -273,9 +274,19 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
         _create(spark, table.name, schema, table.comment, declared_properties, table.cluster_by, table.partition_by)
     # An existing quarantine stays in use: an earlier try of a batch may have left rows in it under other rules.
     if table.has_quarantine or locations.is_stored(table.quarantine):
-        create_quarantine(spark, table, alter)
+        _create_quarantine(spark, table, alter)
     if table.merges_changes:
         _create_retained(spark, table, alter)
+
+
+def _announced(table: Table, alter: Callable[[str], object]) -> Callable[[str], object]:
+    """Logs each statement before it runs: it changes a stored table, for a new declaration or a newer build."""
+
+    def announce(statement: str) -> None:
+        logs.info(f"what is stored is changed: {statement}", table.name)
+        alter(statement)
+
+    return announce
 
 
 def _create_retained(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
@@ -310,6 +321,10 @@ def _columns_of_rows(table: Table) -> list[StructField]:
 
 def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
     """Creates the quarantine alone, or adds missing columns to it."""
+    _create_quarantine(spark, table, _announced(table, alter))
+
+
+def _create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
     is_of_files = table.origin.reads_files
     added = f"{RULES_SCHEMA}, {BATCH_SCHEMA}" + ("" if is_of_files else f", {FAILED_SCHEMA}")
     schema = StructType([*_columns_of_rows(table), *struct_type.from_ddl(added)])

@@ -12,8 +12,10 @@ from include.control.leases.process import Process
 from include.control.supervision import supervision
 from include.errors import SetupError
 from include.local import up
+from include.local.airflow import Airflow
 from include.local.broker import Broker
 from include.local.processes import LONGEST_STANDSTILLS, Platform, StallTimer
+from include.settings import from_environment
 from include.spec import Kafka, Table
 from tests.support.waiting import wait_until
 
@@ -90,3 +92,13 @@ def test_a_broker_is_waited_for_while_its_start_moves_and_no_longer(tmp_path: Pa
         broker.wait(0.4, lambda: polls.append(1), lambda: min(len(polls), 10))
     # With a pause of 0.1 s after each, 0.4 s alone are over after the fifth.
     assert len(polls) > 10
+
+
+def test_a_start_knows_that_an_earlier_build_has_made_the_database_of_airflow(tmp_path: Path, platform: Platform):
+    services = Airflow(from_environment({"SLUICE_HOME": str(tmp_path)}), platform, {})
+    assert not services.is_outdated, "it has no database"
+    (tmp_path / "airflow").mkdir()
+    services.end_migration(None, lambda: None)
+    assert not services.is_outdated
+    (tmp_path / "airflow" / "migrated-lock.sha256").write_text("of an earlier lock")
+    assert services.is_outdated
