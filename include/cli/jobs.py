@@ -31,6 +31,8 @@ from include.recovery.reset import ResetPreview
 from include.settings import settings
 
 OfTable = Annotated[str | None, typer.Argument(metavar="TABLE", help="Of this table only.")]
+# An unfinished job that nobody does any more. No job is stored in this state.
+DIED = "died"
 Reader = Annotated[str, typer.Option("--name", metavar="WHO", help="The reader, by a name of its own.")]
 
 
@@ -116,7 +118,7 @@ def _lines(job: StoredJob) -> Iterator[str]:
 
 
 def _other_lines(job: StoredJob) -> Iterator[str]:
-    state = "failed" if job.failure else "died" if job.is_abandoned and job.state != PLANNED else job.state
+    state = FAILED if job.failure else DIED if job.is_abandoned and job.state != PLANNED else job.state
     reason = f": {job.reason}" if job.reason else ""
     yield f"{job.number:>4}  {moment(job.planned_at)}  {state:<10}{job.table}  by {job.who}{reason}"
     if job.failure or job.message:
@@ -149,9 +151,7 @@ def _window_lines(window: Window) -> Iterator[str]:
 
 def _backfill_lines(backfill: Backfill) -> Iterator[str]:
     below = "" if backfill.root == backfill.number else f", below backfill {backfill.root}"
-    state = (
-        "died" if backfill.is_abandoned and not backfill.failure else "failed" if backfill.failure else backfill.state
-    )
+    state = DIED if backfill.is_abandoned and not backfill.failure else FAILED if backfill.failure else backfill.state
     yield (
         f"{backfill.number:>4}  {moment(backfill.planned_at)}  {state:<10}{backfill.table} {backfill.range}  "
         f"by {backfill.who}{below}"
@@ -174,7 +174,7 @@ def _backfill_lines(backfill: Backfill) -> Iterator[str]:
 
 def _rewind_lines(rewind: Rewind) -> Iterator[str]:
     is_dead = rewind.is_begun and not rewind.is_held
-    state = "failed" if rewind.failure and rewind.is_begun else "died" if is_dead else rewind.state
+    state = FAILED if rewind.failure and rewind.is_begun else DIED if is_dead else rewind.state
     request = f"{rewind.table} to {rewind.moment}  by {rewind.who}: {rewind.reason}"
     yield f"{rewind.number:>4}  {moment(rewind.planned_at)}  {state:<10}{request}"
     yield f"      {rewind.failure or rewind.message}"

@@ -145,14 +145,14 @@ def _progress_line(row: dict[str, Any]) -> str:
     occurred_at: datetime = row["at"]
     batch = "" if row["batch"] is None else f"/{row['batch']}"
     head = f"{occurred_at:%Y-%m-%d %H:%M:%S}Z  {row['generation']}{batch}  {row['event']}"
-    if row["event"] in ("failed", "ended"):
+    if row["event"] in (query_progress.FAILED, query_progress.ENDED):
         return f"{head}  {(row['error'] or '').partition(chr(10))[0]}".rstrip()
     durations = ", ".join(
         f"{name.removesuffix('_ms').replace('_', ' ')} {row[name]:,}" for name in PHASES_MS if row[name]
     )
     rates = (row["input_rows_per_second"], row["processed_rows_per_second"])
     per_second = " in, ".join("?" if rate is None else f"{rate:,.1f}" for rate in rates)
-    rows = "" if row["event"] == "idle" else f"  {row['input_rows']:,} rows, {per_second} out a second"
+    rows = "" if row["event"] == query_progress.IDLE else f"  {row['input_rows']:,} rows, {per_second} out a second"
     return f"{head}{rows}  ms: {durations}"
 
 

@@ -236,11 +236,6 @@ def begin_offsets(cluster: Cluster, topic: str) -> dict[int, int]:
     return {partition: begin for partition, (begin, _) in offsets(cluster, topic).items()}
 
 
-def end_offsets(cluster: Cluster, topic: str) -> dict[int, int]:
-    """Returns the next offset of each partition. Raises Unreachable."""
-    return {partition: end for partition, (_, end) in offsets(cluster, topic).items()}
-
-
 @dataclass(frozen=True)
 class Record:
     """A record's position. timestamp: seconds since 1970. size: bytes of key, value and headers, uncompressed.

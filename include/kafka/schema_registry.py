@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
 
+from include import no_redirect
 from include.errors import Unreachable, UsageError
 from include.settings import settings
 
@@ -40,13 +40,6 @@ class RegistryUnreachable(Unreachable):
     """The registry does not answer, or not as one."""
 
     error = "SCHEMA_REGISTRY_UNREACHABLE"
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirects, which would send the credentials to another host."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 def schemas(ids: Iterable[int]) -> dict[int, str]:
@@ -136,7 +129,7 @@ def _get(url: str) -> tuple[int, bytes]:
 
     def ask() -> None:
         try:
-            with urllib.request.build_opener(_NoRedirect).open(request, timeout=DEADLINE_SECONDS) as response:
+            with no_redirect.opener().open(request, timeout=DEADLINE_SECONDS) as response:
                 results.append((response.status, response.read(MOST_BYTES)))
         except HTTPError as error:
             with error:

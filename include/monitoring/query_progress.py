@@ -51,11 +51,12 @@ STATE = {
     "memory_bytes": "memoryUsedBytes",
     "commit_ms": "commitTimeMs",
 }
+# The events: a batch, a trigger without new data, and how a query ended: by an error, or stopped or completed.
+BATCH, IDLE, FAILED, ENDED = "batch", "idle", "failed", "ended"
 COUNT, RATE, TEXT = pa.int64(), pa.float64(), pa.string()
 SCHEMA = pa.schema(
     {
         "day": pa.date32(),
-        # 'batch', 'idle' (no new data), 'failed' or 'ended' (stopped or completed).
         "event": TEXT,
         # When the trigger began, or the query ended.
         "at": pa.timestamp("us", tz="UTC"),
@@ -109,7 +110,7 @@ def _row(line: dict[str, Any]) -> dict[str, Any]:
     }
     if raw is None:
         error = event["error"]
-        return row | {"event": "failed" if error else "ended", "error": error and storable(error)}
+        return row | {"event": FAILED if error else ENDED, "error": error and storable(error)}
     return row | _source_and_phases(event) | _row_counts(event, line.get("rows")) | {"raw": raw}
 
 
@@ -129,7 +130,7 @@ def _source_and_phases(report: dict[str, Any]) -> dict[str, Any]:
     # A flow has one source.
     source, spent_ms = report["sources"][0], report["durationMs"]
     return {
-        "event": "batch" if "addBatch" in spent_ms else "idle",
+        "event": BATCH if "addBatch" in spent_ms else IDLE,
         "source": source["description"],
         **{f"{which}_offset": _json_text(source.get(f"{which}Offset")) for which in ("start", "end", "latest")},
         "source_metrics": source.get("metrics") or {},

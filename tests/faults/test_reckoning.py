@@ -11,7 +11,6 @@ from include.catalog import Catalog
 from include.checkpoints.offset_ranges import kafka_ranges
 from include.control.commands import Action
 from include.flows.batches import STATES_WITH_ROWS, BatchHistory
-from include.kafka import broker
 from include.lake import locations
 from include.ledger import explain
 from include.ledger.verify import verify
@@ -116,4 +115,4 @@ def test_a_topic_that_was_compacted_before_it_was_read_balances(chain, topic, ru
     chain.assert_bronze_holds(topic.messages())
     verify(chain.silver)
     [batch] = BatchHistory(chain.bronze).batches()
-    assert batch.rows == len(topic.messages()) < broker.end_offsets(topic.cluster, topic.name)[0]
+    assert batch.rows == len(topic.messages()) < topic.ends()[0]

@@ -18,7 +18,7 @@ from include.control.leases import lease
 from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import drivers, runs
-from include.control.supervision import supervision
+from include.control.supervision import supervisor_presence
 from include.examples import PRODUCER
 from include.local import environment, java
 from include.local.airflow import Airflow
@@ -140,9 +140,11 @@ class Live(Pipeline):
 
     def wait_for_supervisor(self, timeout_seconds: float = 240) -> None:
         """Wait until the supervisor completes another run."""
-        age_seconds = supervision.heartbeat_seconds_ago(self.control)
+        age_seconds = supervisor_presence.read(self.control).worked_seconds_ago
         assert age_seconds is not None
-        wait_until(lambda: (supervision.heartbeat_seconds_ago(self.control) or 0) < age_seconds, timeout_seconds)
+        wait_until(
+            lambda: (supervisor_presence.read(self.control).worked_seconds_ago or 0) < age_seconds, timeout_seconds
+        )
 
     def run_command(self, action: str, **target: str) -> None:
         """Trigger `control.stream` as the on-call engineer does, and wait until its task succeeds."""

@@ -120,6 +120,10 @@ class Topic:
                 on_delivery=lambda error, _: refused.append(error) if error else None,
             )
 
+    def ends(self) -> dict[int, int]:
+        """The next offset of each partition."""
+        return {partition: end for partition, (_, end) in broker.offsets(self.cluster, self.name).items()}
+
     def _created(self, topic: NewTopic) -> bool:
         with suppress(KafkaException):
             self.admin.create_topics([topic])[self.name].result()

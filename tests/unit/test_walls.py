@@ -25,6 +25,7 @@ DECLARATIONS = (
     "include.settings",
     "include.errors",
     "include.logs",
+    "include.no_redirect",
     "include.progress",
     "include.retention",
     "include.rules",

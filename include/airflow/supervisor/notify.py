@@ -19,7 +19,7 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
-from include import logs
+from include import logs, no_redirect
 from include.control.flows import alarms, incidents
 from include.control.flows.alarms import AlarmKind
 from include.control.flows.incidents import Incident
@@ -35,13 +35,6 @@ UNDELIVERED, NO_CONNECTION = 1, 2
 
 class Refused(Unreachable):
     """The receiver answered, and does not accept the message."""
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirects, which would send the token to another host."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 def notify(incident: Incident) -> None:
@@ -92,7 +85,7 @@ def _send(connection: Connection, incident: Incident) -> None:
     try:
         for name, value in {"Content-Type": "application/json", **_headers(connection)}.items():
             request.add_header(name, value)
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_SECONDS):
+        with no_redirect.opener().open(request, timeout=TIMEOUT_SECONDS):
             pass
     except (OSError, HTTPException, ValueError) as error:
         error_class = Refused if isinstance(error, urllib.error.HTTPError) else Unreachable

@@ -148,13 +148,6 @@ def heartbeat(engine: Engine, name: str = SUPERVISOR) -> None:
         connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
 
 
-def heartbeat_seconds_ago(engine: Engine, name: str = SUPERVISOR) -> float | None:
-    """Since the last heartbeat of this process; None if there was none. Raises Unreachable."""
-    with database.reading(engine) as connection:
-        at = connection.execute(select(pulses.c.at).where(pulses.c.name == name)).scalar_one_or_none()
-        return clock.seconds_ago(database.now(connection), at)
-
-
 def _observe_driver(connection: Connection, driver: str, dead_handle: str | None) -> _Driver:
     stored = connection.execute(select(drivers).where(drivers.c.driver == driver)).one_or_none()
     row = stored or SimpleNamespace(**{**dict.fromkeys(drivers.c.keys()), **orders.NEW_DRIVER, "driver": driver})

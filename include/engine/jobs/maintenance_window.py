@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 from include import logs
 from include.catalog import Catalog
 from include.control.jobs import rewinds, windows
+from include.control.jobs.store import FAILED
 from include.control.lease_renewer import LeaseRenewer
 from include.control.leases import lease
 from include.control.leases.lock import LockRequest
@@ -81,7 +82,7 @@ class Window:
         except Exception as error:
             window_error = failure.of_exception(self.table.name, error)
             with suppress(SluiceError):
-                windows.close_unfinished(self.engine, self.number, "failed", str(window_error))
+                windows.close_unfinished(self.engine, self.number, FAILED, str(window_error))
             raise window_error from error
 
     @contextmanager

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 
 from include.catalog import Catalog
 from include.control.jobs import windows
+from include.control.jobs.store import SKIPPED
 from include.control.lease_renewer import LeaseRenewer
 from include.control.leases import lease
 from include.control.leases.process import Holder
@@ -69,7 +70,7 @@ class Worker:
         try:
             self._take(names, wait_seconds)
         except SluiceError as error:
-            windows.close_unfinished(self.engine, number, "skipped", str(error))
+            windows.close_unfinished(self.engine, number, SKIPPED, str(error))
             raise
         return names
 

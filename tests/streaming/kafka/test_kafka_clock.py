@@ -168,7 +168,7 @@ def test_begin_and_end_offsets_follow_what_is_deleted_and_sent(topic: Topic):
     topic.delete_before(4)
     assert broker.offsets(topic.cluster, topic.name) == {0: (4, 10), 1: (0, 0)}
     assert broker.begin_offsets(topic.cluster, topic.name) == {0: 4, 1: 0}
-    assert broker.end_offsets(topic.cluster, topic.name) == {0: 10, 1: 0}
+    assert topic.ends() == {0: 10, 1: 0}
 
 
 def test_asking_joins_no_group_and_commits_nothing(topic: Topic):

@@ -103,7 +103,7 @@ def test_a_supervisor_that_was_at_work_before_is_not_taken_for_one_that_is(engin
     supervision.heartbeat(engine)
     assert supervisor_presence.read(engine).absence is None
     put_clock_back(engine)
-    assert supervision.heartbeat_seconds_ago(engine) is None
+    assert supervisor_presence.read(engine).worked_seconds_ago is None
     assert "has not been at work yet" in supervisor_presence.read(engine).absence
 
 
@@ -111,7 +111,7 @@ def test_a_clock_that_is_corrected_by_a_second_is_nobodys_concern(engine: Engine
     supervision.heartbeat(engine)
     put_clock_back(engine, 1)
     assert state(settle(engine)) is State.HEALTHY
-    assert supervision.heartbeat_seconds_ago(engine) == 0
+    assert supervisor_presence.read(engine).worked_seconds_ago == 0
     assert supervisor_presence.read(engine).absence is None
 
 

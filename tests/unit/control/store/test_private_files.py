@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from include.control.store import database
-from include.control.supervision import supervision
+from include.control.supervision import supervision, supervisor_presence
 from include.local import environment, java
 from include.settings import from_environment
 
@@ -44,7 +44,7 @@ def test_the_control_database_is_its_owners_alone_also_where_it_was_open(tmp_pat
         file.chmod(0o644)
     second_engine = connect(url)
     assert [mode(file) for file in files] == [0o600] * 3
-    assert supervision.heartbeat_seconds_ago(second_engine) is not None
+    assert supervisor_presence.read(second_engine).worked_seconds_ago is not None
     engine.dispose()
     second_engine.dispose()
 

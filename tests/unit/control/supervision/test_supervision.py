@@ -25,7 +25,7 @@ from include.control.leases.lock import LockRequest
 from include.control.leases.process import Holder, Process
 from include.control.store import database, job_id, schema
 from include.control.store.schema import audits, drivers, leases, runs, shutdowns
-from include.control.supervision import shutdown, supervision
+from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.control.supervision.supervision import Settlement, SourceHealth
 from include.errors import FlowBroken
 from include.project.ranges import Slice
@@ -448,10 +448,10 @@ def test_a_flow_that_turns_out_to_be_broken_is_new_news(engine, holder):
 
 
 def test_a_pulse_tells_how_long_ago_it_was(engine):
-    assert supervision.heartbeat_seconds_ago(engine) is None
+    assert supervisor_presence.read(engine).worked_seconds_ago is None
     supervision.heartbeat(engine)
     supervision.heartbeat(engine)
-    assert 0 <= supervision.heartbeat_seconds_ago(engine) < 5
+    assert 0 <= supervisor_presence.read(engine).worked_seconds_ago < 5
 
 
 @pytest.mark.parametrize("signs", [False, True])
