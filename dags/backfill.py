@@ -4,7 +4,8 @@
     airflow backfill create --dag-id backfill.$table --from-date 2026-03-01 --to-date 2026-03-07 \\
         --max-active-runs 2 [--reprocess-behavior completed]
 
-The second makes a run for each day, `--to-date` included; days that have a run only with --reprocess-behavior.
+The second makes a run for each day, `--to-date` included; days that have a run only with --reprocess-behavior. A run of
+today is queued until midnight UTC: for its rows so far, trigger a range.
 `plan` shows what will be done. `in_driver` runs it in the driver of the table's flow (no new process), one at a time.
 `backfill` is one spark-submit, and skipped unless the driver does not run, fails or dies; at once with
 {"where": "job"}, for a range that is too large for the streams' process. The tables below follow, or become STALE.

@@ -61,6 +61,9 @@ def _unicode_escape(character: str) -> str:
 # Several Airflow processes share one SQLite file. Two requests that block each other in the API server's event loop
 # wait this long until one of them fails. Airflow retries it.
 SQLITE_TIMEOUT_SECONDS = 5
+# A DAG file takes 3 s of CPU. With twenty times as much work as cores, one took 47 s. Airflow's limit of 30 s makes
+# that an import error, which ends `make up`. The process that imports it gets more, for all else that it does.
+IMPORT_SECONDS = 120
 USER = "admin"
 
 # A driver rarely repeats the work of its first minutes, so the JVM's second compiler starts ten times later than by
@@ -202,6 +205,7 @@ def _airflow(config: Settings) -> dict[str, str]:
         "CORE__LOAD_EXAMPLES": False,
         "CORE__EXECUTOR": "LocalExecutor",
         "CORE__PARALLELISM": 4,
+        "CORE__DAGBAG_IMPORT_TIMEOUT": IMPORT_SECONDS,
         "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
         "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": _passwords(config),
@@ -215,6 +219,7 @@ def _airflow(config: Settings) -> dict[str, str]:
         "API__WORKERS": 1,
         "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout={SQLITE_TIMEOUT_SECONDS}",
         "DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": home / "bundles",
+        "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": IMPORT_SECONDS + 30,
         "DAG_PROCESSOR__REFRESH_INTERVAL": 30,
         "DAG_PROCESSOR__PARSING_PROCESSES": 1,
         "LOGGING__BASE_LOG_FOLDER": logs,
