@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 from include.errors import DeclarationError, UsageError
 from include.project import examination, last_good, sources, table_files
@@ -17,7 +18,9 @@ from include.project.declaration import suggest
 from include.project.examination import Examination
 from include.project.table_files import TableFile
 from include.settings import settings
-from include.spec import Table, table_of
+from include.spec import Flow, Table, table_of
+
+T = TypeVar("T", bound=Table)
 
 TABLES, EXAMPLES = "include.tables", "include.examples"
 
@@ -72,13 +75,13 @@ class Catalog:
         return now == {(place, time) for place, time in self.files if place in places}
 
     @property
-    def flows(self) -> dict[str, Table]:
-        """All flows by name, in the order of their tables. A flow is a copy of its table with a single source."""
+    def flows(self) -> dict[str, Flow]:
+        """All flows by name, in the order of their tables."""
         return {flow.flow: flow for table in self.tables.values() for flow in table.flows}
 
     @property
-    def readers(self) -> dict[str, Table]:
-        """All flows, and a copy of each view for each of its sources."""
+    def readers(self) -> dict[str, Flow]:
+        """All flows, and for each view what reads each of its sources."""
         return {reader.flow: reader for table in self.tables.values() for reader in table.readers}
 
     @property
@@ -120,7 +123,7 @@ class Catalog:
         owners = [table for table in self.tables.values() if table.quarantine == name]
         return owners[0] if owners else self.table(name)
 
-    def flow(self, name: str) -> Table:
+    def flow(self, name: str) -> Flow:
         """Raises UsageError for an unknown flow, DeclarationError for a flow whose file cannot be used."""
         self._require_usable(table_of(name))
         if name in self.steps:
@@ -139,16 +142,16 @@ class Catalog:
         if name in self.unusable:
             raise DeclarationError(f"{name} cannot be used, as it reads {self.unusable[name]}: fix that file")
 
-    def drivers(self) -> dict[str, list[Table]]:
+    def drivers(self) -> dict[str, list[Flow]]:
         """The flows of each driver, in graph order, without the flows that run in maintenance windows."""
-        shared: dict[str, list[Table]] = {}
+        shared: dict[str, list[Flow]] = {}
         for flow in self.flows.values():
             if not flow.merges_in_windows:
                 shared.setdefault(flow.driver, []).append(flow)
         return shared
 
 
-def _lookup(kind: str, name: str, options: dict[str, Table]) -> Table:
+def _lookup(kind: str, name: str, options: dict[str, T]) -> T:
     if name not in options:
         raise UsageError(f"there is no {kind} '{name}': {suggest(name, list(options))}")
     return options[name]

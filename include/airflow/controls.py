@@ -54,12 +54,12 @@ def command(form: dict[str, Any], requester: str | None) -> Command:
         raise AirflowFailException(
             f"flow is '{flow}', a materialized view, which has no stream for action {action}: trigger refresh.{flow}"
         )
-    if action is Action.ACCEPT_DATA_LOSS and not catalog.load().flow(flow).origin.reads_topics:
+    if action is Action.ACCEPT_DATA_LOSS and not catalog.load().flow(flow).source.reads_topics:
         raise AirflowFailException(
             f"flow is '{flow}', which reads no Kafka topic, so none of its records can have expired: "
             f"name the bronze flow that lost them, or take action reset checkpoint"
         )
-    if action is Action.RELEASE and not catalog.load().flow(flow).origin.reads_table:
+    if action is Action.RELEASE and not catalog.load().flow(flow).source.reads_table:
         raise AirflowFailException(
             f"flow is '{flow}', which reads no table, so no VACUUM waits for it: name the flow that `plan` names"
         )
@@ -104,7 +104,7 @@ def describe_effect(request: Command) -> str:
     if request.action is Action.SKIP:
         return _skip(flow, request)
     current = generation(flow)
-    source = catalog.load().flow(flow).origin
+    source = catalog.load().flow(flow).source
     if request.action is Action.RELEASE:
         return _release(flow, source.table or "its source", request)
     start = "where the last commit of its table ended. No row of the table is touched."

@@ -202,7 +202,7 @@ def _merge(spark: SparkSession, rows: DataFrame, table: Table, keys: tuple[str, 
         .whenMatchedUpdateAll(condition=changed or "false")
         .whenNotMatchedInsertAll()
     )
-    if table.origin.changes or table.write.reach_seconds:
+    if any(source.changes for source in table.upstream) or table.write.reach_seconds:
         # A key ends with the last row of its source. Its bucket was touched, and therefore recomputed in full.
         merge = merge.whenNotMatchedBySourceDelete(condition=pruning)
     merge.execute()

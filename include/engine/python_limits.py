@@ -67,19 +67,19 @@ def limit_time(spark: SparkSession, seconds: float) -> Iterator[threading.Event]
 
 
 @contextmanager
-def limited(spark: SparkSession, table: Table, batch: int) -> Iterator[None]:
+def limited(spark: SparkSession, limits: PythonLimits | None, flow: str, batch: int) -> Iterator[None]:
     """Does nothing for a table without Python functions. Raises FlowFailed for a batch that takes too long."""
-    if table.python is None:
+    if limits is None:
         yield
         return
-    with limit_time(spark, table.python.seconds) as is_over:
+    with limit_time(spark, limits.seconds) as is_over:
         try:
             yield
         except SluiceError:
             raise
         except Exception as error:
             if is_over.is_set():
-                raise _too_long(table, batch, table.python) from error
+                raise _too_long(flow, batch, limits) from error
             raise
 
 
@@ -88,9 +88,9 @@ def is_too_large(cause: str) -> bool:
     return cause.partition(":")[0].endswith("MemoryError")
 
 
-def _too_long(table: Table, batch: int, limits: PythonLimits) -> FlowFailed:
+def _too_long(flow: str, batch: int, limits: PythonLimits) -> FlowFailed:
     return FlowFailed(
-        f"{table.flow}: batch {batch} was ended after {limits.seconds:g} s, the limit of its Python functions: let "
+        f"{flow}: batch {batch} was ended after {limits.seconds:g} s, the limit of its Python functions: let "
         f"them do less, read smaller batches (max_files, max_offsets), or allow more, PythonLimits(seconds=...)",
         "PYTHON_TIME_LIMIT",
     )

@@ -18,11 +18,11 @@ from include.flows.batches import BACKFILL, BatchRecord
 from include.flows.lag import Lag, Movement, SourceSnapshot
 from include.flows.source import FlowSource, ReadData, StartPosition, commit_of
 from include.lake import directories, locations
-from include.spec import Delta, Table
+from include.spec import Delta, Flow
 
 
 class DeltaSource(FlowSource):
-    def __init__(self, flow: Table) -> None:
+    def __init__(self, flow: Flow) -> None:
         super().__init__(flow)
         self._source = flow.source_as(Delta)
 

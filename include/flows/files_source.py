@@ -25,14 +25,14 @@ from include.flows.source import FlowSource, ReadData, StartPosition, commit_of
 from include.lake import locations
 from include.lake.paths import LakePath
 from include.settings import settings
-from include.spec import Files, Table
+from include.spec import Files, Flow
 
 # Unicode categories of spaces, and of separators of lines and paragraphs.
 SEPARATORS = ("Zs", "Zl", "Zp")
 
 
 class FilesSource(FlowSource):
-    def __init__(self, flow: Table) -> None:
+    def __init__(self, flow: Flow) -> None:
         super().__init__(flow)
         self._source = flow.source_as(Files)
 
@@ -98,7 +98,7 @@ class FilesSource(FlowSource):
 
 
 def named(
-    table: Table, files: Iterable[FolderFile], through: tuple[float, float] = (math.inf, math.inf)
+    table: Flow, files: Iterable[FolderFile], through: tuple[float, float] = (math.inf, math.inf)
 ) -> set[tuple[str, str, datetime | None]]:
     """Returns what the quarantine says of these files: name, rule and date, which is None if no table can hold it.
 
@@ -117,7 +117,7 @@ def named(
     }
 
 
-def unread_files(table: Table, checkpoint: LakePath | None, end: Any) -> list[FolderFile]:
+def unread_files(table: Flow, checkpoint: LakePath | None, end: Any) -> list[FolderFile]:
     """Returns the files in the folder that no batch up to the source offset `end` has read.
 
     A file that Spark passes over is read once the quarantine names it. checkpoint: None if there is none yet. Raises
@@ -129,7 +129,7 @@ def unread_files(table: Table, checkpoint: LakePath | None, end: Any) -> list[Fo
     return [file for file in files if (relative_name(table, file.path), file.problem, file.date) not in known]
 
 
-def relative_name(table: Table, path: str) -> str:
+def relative_name(table: Flow, path: str) -> str:
     """Returns the path below the folder of the source."""
     folder = landing_folder.file_system(settings().folder(table.source_as(Files).path))[1]
     return path.removeprefix(f"{folder}/")
@@ -154,7 +154,7 @@ def _files_read(flow: str, metadata: dict[str, Any] | None) -> set[str]:
     return {file.path for file in landing_folder.planned_files(checkpoint, metadata["source_to"])}
 
 
-def _held_files(table: Table, metadata: dict[str, Any]) -> list[PlannedFile]:
+def _held_files(table: Flow, metadata: dict[str, Any]) -> list[PlannedFile]:
     """Returns the files up to the last commit, from its checkpoint or, without it, from the table's `_filename`."""
     checkpoint = locations.checkpoints(table.flow) / str(metadata["generation"])
     with suppress(FlowBroken):
@@ -182,7 +182,7 @@ def _java_uri(folder: str, name: str) -> str:
     return f"{folder}/{quoted}" if "://" in folder else f"file://{quoted}"
 
 
-def _stored_file_names(table: Table, metadata: dict[str, Any]) -> set[str]:
+def _stored_file_names(table: Flow, metadata: dict[str, Any]) -> set[str]:
     """Returns the files with rows in the table, or with committed rows in its quarantine."""
 
     name = pc.field("_filename")

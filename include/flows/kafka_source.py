@@ -15,14 +15,14 @@ from include.kafka import cluster, retention, topics
 from include.kafka.broker import NoSuchTopic, Topics
 from include.kafka.retention import Limits, PartitionPosition
 from include.lake.paths import LakePath
-from include.spec import Kafka, Table
+from include.spec import Flow, Kafka
 
 # The time that a rewind, and its flow's first reads, may take before Kafka deletes the records.
 LEAST_SECONDS = 3_600
 
 
 class KafkaSource(FlowSource):
-    def __init__(self, flow: Table) -> None:
+    def __init__(self, flow: Flow) -> None:
         super().__init__(flow)
         self._source = flow.source_as(Kafka)
 

@@ -15,7 +15,7 @@ from include.kafka import broker, cluster
 from include.kafka.broker import NoSuchTopic, PartitionOffsets
 from include.kafka.retention import Limits, RetentionClock
 from include.lake import locations
-from include.spec import Delta, Kafka, Table
+from include.spec import Delta, Flow, Kafka
 
 # Enough for a running broker. A missing one is reported soon.
 TIMEOUT_SECONDS = 1.0
@@ -38,7 +38,7 @@ class SourceSnapshot:
     lake_outage: why the lake cannot be read, if it cannot.
     """
 
-    def __init__(self, flows: Iterable[Table], trend_seconds: float, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, flows: Iterable[Flow], trend_seconds: float, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self.lake_outage = locations.outage()
         self.now_seconds = time.time()
         self.since = self.now_seconds - trend_seconds

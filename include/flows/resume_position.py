@@ -7,15 +7,15 @@ from include.delta.delta_log import DeltaLog
 from include.flows import sources
 from include.flows.source import StartPosition
 from include.lake import locations
-from include.spec import Table
+from include.spec import Flow
 
 
-def identity(table: Table) -> dict[str, Any]:
+def identity(table: Flow) -> dict[str, Any]:
     """Returns what must stay the same for a checkpoint to be usable: source, write mode, keys. Raises Unreachable."""
     return {"flow": table.flow, "source": sources.of(table).identity(), "write": table.write.identity}
 
 
-def last_commit_metadata(table: Table) -> dict[str, Any] | None:
+def last_commit_metadata(table: Flow) -> dict[str, Any] | None:
     """Returns the userMetadata of the flow's newest active commit; None where the table has none."""
     active = (
         commit.metadata
@@ -25,7 +25,7 @@ def last_commit_metadata(table: Table) -> dict[str, Any] | None:
     return next((metadata for metadata in active if metadata.get("flow") == table.flow), None)
 
 
-def after_last_commit(table: Table, accepts_loss: bool) -> StartPosition:
+def after_last_commit(table: Flow, accepts_loss: bool) -> StartPosition:
     """Returns where the flow's last commit to its table ended.
 
     accepts_loss: continues behind what Kafka no longer holds. Raises FlowBroken for a changed source, and Unreachable.

@@ -15,7 +15,7 @@ from include.flows.batches import BatchRecord
 from include.flows.lag import Lag, Movement, SourceSnapshot
 from include.kafka.retention import LostOffsets
 from include.lake.paths import LakePath
-from include.spec import Table
+from include.spec import Flow
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ReadData:
 class FlowSource(ABC):
     """The source of one flow. Its methods raise Unreachable."""
 
-    def __init__(self, flow: Table) -> None:
+    def __init__(self, flow: Flow) -> None:
         self._flow = flow
 
     @abstractmethod
@@ -140,7 +140,7 @@ class FlowSource(ABC):
         """Whether a position with an offset lies behind the end."""
 
 
-def changed(flow: Table, previous: dict[str, Any], current: dict[str, Any]) -> str:
+def changed(flow: Flow, previous: dict[str, Any], current: dict[str, Any]) -> str:
     return f"{flow.flow}: its table ends in {previous}, which is another source than today's {current}"
 
 

@@ -4,11 +4,11 @@ from include.flows.delta_source import DeltaSource
 from include.flows.files_source import FilesSource
 from include.flows.kafka_source import KafkaSource
 from include.flows.source import FlowSource
-from include.spec import AnySource, Delta, Files, Kafka, Table
+from include.spec import AnySource, Delta, Files, Flow, Kafka
 
 SOURCES: dict[type[AnySource], type[FlowSource]] = {Kafka: KafkaSource, Files: FilesSource, Delta: DeltaSource}
 
 
-def of(flow: Table) -> FlowSource:
+def of(flow: Flow) -> FlowSource:
     """Returns the source of a flow, which has one."""
-    return SOURCES[type(flow.origin)](flow)
+    return SOURCES[type(flow.source)](flow)

@@ -8,7 +8,7 @@ from include.kafka import broker, cluster, retention
 from include.kafka.broker import Topics
 from include.kafka.cluster import Cluster
 from include.kafka.retention import LostOffsets
-from include.spec import Kafka, Table
+from include.spec import Flow, Kafka
 
 
 def source_identity(kafka: Kafka) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def is_continuation(previous: dict[str, Any], current: dict[str, Any]) -> bool:
     return bool(previous.get("topics", {"": ""}).items() <= current["topics"].items())
 
 
-def require_same(flow: Table, previous: dict[str, Any], current: dict[str, Any]) -> None:
+def require_same(flow: Flow, previous: dict[str, Any], current: dict[str, Any]) -> None:
     """Raises FlowBroken where a topic was deleted or replaced. Not for a table file that names another cluster.
 
     Topics that the declaration no longer names are not checked here.
@@ -56,7 +56,7 @@ def names_another_cluster(previous: dict[str, Any], current: dict[str, Any]) -> 
     return not is_same_name and previous.get("cluster_id") != current["cluster_id"]
 
 
-def require_unreplaced(flow: Table, previous: dict[str, Any], current: dict[str, Any]) -> None:
+def require_unreplaced(flow: Flow, previous: dict[str, Any], current: dict[str, Any]) -> None:
     """Raises FlowBroken for a topic that was replaced by another one of the same name.
 
     Spark continues in a recreated topic if it has more records than the old one.
@@ -71,7 +71,7 @@ def added(previous: dict[str, Any], current: dict[str, Any]) -> dict[str, str]:
     return {topic: topic_id for topic, topic_id in current["topics"].items() if topic not in previous["topics"]}
 
 
-def _replaced(flow: Table, topic: str, when: str) -> FlowBroken:
+def _replaced(flow: Flow, topic: str, when: str) -> FlowBroken:
     return FlowBroken(
         f"{flow.flow}: topic '{topic}' was deleted and recreated {when}: action accept data loss begins at the "
         f"start of the new one",
@@ -79,7 +79,7 @@ def _replaced(flow: Table, topic: str, when: str) -> FlowBroken:
     )
 
 
-def require_unread_available(flow: Table, offset: dict[str, Any] | None, current: dict[str, Any]) -> None:
+def require_unread_available(flow: Flow, offset: dict[str, Any] | None, current: dict[str, Any]) -> None:
     """Raises FlowBroken where Kafka no longer holds unread records after `offset`, and Unreachable."""
     kafka_cluster = cluster.of(flow.source_as(Kafka))
     lost = [

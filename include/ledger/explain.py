@@ -66,7 +66,7 @@ def _origin(tables: Catalog, table: Table, entries: list[BatchRecord]) -> Origin
     if flow is None:
         return Origin(table.name, entries, note=f"{entries[-1].flow} is declared no more")
     read = sources.of(flow).read_by(entries)
-    above = _above(tables, flow.source_as(Delta), read, entries) if flow.origin.reads_table else None
+    above = _above(tables, flow.source_as(Delta), read, entries) if flow.source.reads_table else None
     return Origin(table.name, entries, read.appended, read.ranges, read.files, above, read.note)
 
 
@@ -126,7 +126,7 @@ def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[
     column_values = {"topic": topic, "partition": partition, "offset": offset}
     stops = []
     for table in tables.tables.values():
-        flows = [flow.flow for flow in table.flows if flow.origin.reads_topics]
+        flows = [flow.flow for flow in table.flows if flow.source.reads_topics]
         if not flows or not locations.is_stored(table.name):
             continue
         detailed = _batches_with_offsets(table, flows)
@@ -135,7 +135,7 @@ def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[
             stops.append(
                 _trace_in_table(tables, table, matching, column_values, f"offset {offset} of {topic}/{partition}")
             )
-    declared = [flow.flow for flow in tables.flows.values() if topic in flow.origin.names]
+    declared = [flow.flow for flow in tables.flows.values() if topic in flow.source.names]
     if not stops and declared:
         raise Unreachable(f"--topic is '{topic}', and no batch has read it yet: start the flow {declared[0]} first")
     if not stops:
@@ -145,11 +145,12 @@ def of_record(tables: Catalog, topic: str, partition: int, offset: int) -> list[
 
 def of_file(tables: Catalog, table: Table, name: str) -> TraceStep:
     """Follows a landed file through its table. Raises UsageError where the table reads no files, and FlowBroken."""
-    if not table.origin.reads_files:
+    if not table.reads_files:
         raise UsageError(f"{table.name} is not fed by files: leave out --file, or name a table that is")
-    path = f"{landing_folder.file_system(settings().folder(table.source_as(Files).path))[1]}/{name}"
+    flow = table.single_flow
+    path = f"{landing_folder.file_system(settings().folder(flow.source_as(Files).path))[1]}/{name}"
     matching = []
-    for batch in _batches_with_offsets(table, [table.flow]):
+    for batch in _batches_with_offsets(table, [flow.flow]):
         checkpoint_path = locations.checkpoints(batch.flow) / str(batch.generation)
         if any(
             file.path == path
@@ -210,7 +211,7 @@ def _trace_in_table(
 def _trace_below(
     tables: Catalog, table: Table, reader: Table, versions: tuple[int, ...], column_values: dict[str, Any]
 ) -> Iterator[TraceStep]:
-    flows = [flow.flow for flow in reader.flows if flow.origin.table == table.name]
+    flows = [flow.flow for flow in reader.flows if flow.source.table == table.name]
     if not flows or not locations.is_stored(reader.name):
         return
     matching = [

@@ -27,7 +27,7 @@ from include.ledger.verify_sources import (
     why_missing,
 )
 from include.settings import settings
-from include.spec import Debezium, Delta, Table
+from include.spec import Debezium, Delta, Flow, Table
 
 
 def check_batch(table: Table, batch: BatchRecord) -> None:
@@ -175,16 +175,16 @@ def _checks(table: Table, verification: Verification) -> Iterator[Check]:
         yield from (partial(_check_row_counts, table, batch) for batch in flow_batches)
         if declared is None:
             yield lambda flow=flow: [f"{flow} is declared no more: what it read is not counted again"]  # type: ignore[misc]
-        elif declared.origin.reads_table:
+        elif declared.source.reads_table:
             yield partial(_check_source_rows, declared, declared.source_as(Delta), flow_batches)
             yield partial(check_tombstones, declared, declared.source_as(Delta), flow_batches)
-    if all(flow.origin.reads_topics for flow in table.flows):
+    if all(flow.source.reads_topics for flow in table.flows):
         yield partial(_check_records, history, written, others, verification)
-    elif table.origin.reads_files:
+    elif table.reads_files:
         yield partial(verify_sources.check_files, table)
     if table.write.appends or table.merges_changes:
         yield partial(_check_total, history, entries, others)
-    if locations.is_stored(table.quarantine) and not table.origin.reads_files:
+    if locations.is_stored(table.quarantine) and not table.reads_files:
         yield partial(verify_sources.check_rows, table, entries)
 
 
@@ -260,7 +260,7 @@ def _check_row_counts(table: Table, batch: BatchRecord) -> Iterable[str]:
     return ()
 
 
-def _check_source_rows(flow: Table, source: Delta, flow_batches: list[BatchRecord]) -> Iterator[str]:
+def _check_source_rows(flow: Flow, source: Delta, flow_batches: list[BatchRecord]) -> Iterator[str]:
     """Checks that the files of each batch hold as many rows as the batch read. Yields notes.
 
     Raises LedgerMismatch for a difference that no transform explains.
@@ -300,7 +300,7 @@ def _check_records(
     arrived, expected = StoredOffsets(table.name), 0
     quarantined = StoredOffsets(table.quarantine) if locations.is_stored(table.quarantine) else None
     empty_offsets: dict[tuple[str | None, str], int] = {}
-    clusters = {flow.flow: flow.origin.cluster for flow in table.flows}
+    clusters = {flow.flow: flow.source.cluster for flow in table.flows}
     for batch in written:
         name = clusters.get(batch.flow)
         first_offset = batch.source_from

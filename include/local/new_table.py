@@ -134,7 +134,7 @@ def _typed_draft(source: Table, columns: str) -> Draft:
     if "value" in source_columns:
         imports |= {"Json"}
         arguments["parse"] = f'Json("value", into={_tuple(list(definitions))})'
-    elif source.origin.reads_files and parsed:
+    elif source.reads_files and parsed:
         imports |= {"Cast"}
         arguments["parse"] = f"Cast(into={_tuple(parsed)})"
     for column, origin in ORIGINS.items():

@@ -45,7 +45,7 @@ def main() -> None:
 
 def example_names(tables: dict[str, Table]) -> set[str]:
     """Names that identify an example in a test or benchmark: its tables, quarantines and topics."""
-    topics = {topic for table in tables.values() for flow in table.flows for topic in flow.origin.names}
+    topics = {topic for table in tables.values() for flow in table.flows for topic in flow.source.names}
     return {*tables, *(table.quarantine for table in tables.values()), *topics}
 
 
@@ -53,7 +53,7 @@ def written_paths(config: Settings, tables: dict[str, Table]) -> list[LakePath]:
     """The tables and checkpoints of the examples below the home directory, and their landing folders."""
     table_names = [name for table in tables.values() for name in (table.name, table.quarantine)]
     flows = [flow for table in tables.values() for flow in table.flows]
-    folders = [config.folder(flow.source_as(Files).path) for flow in flows if flow.origin.reads_files]
+    folders = [config.folder(flow.source_as(Files).path) for flow in flows if flow.source.reads_files]
     landing_folders = [Path(folder) for folder in folders if "://" not in folder]
     return [
         *(locations.table_path(name, config) for name in table_names),

@@ -232,7 +232,7 @@ def _is_gold_missing(empty_tables: list[str]) -> bool:
 
 def _topics() -> set[str]:
     """The topics of the default cluster. Those of others are for their owners to create."""
-    sources = [flow.origin for flow in catalog.load().flows.values()]
+    sources = [flow.source for flow in catalog.load().flows.values()]
     return {name for source in sources if not source.cluster for name in source.names}
 
 
@@ -302,7 +302,7 @@ def _print_summary(config: Settings, services: Airflow) -> None:
 def _first_step(config: Settings) -> str:
     """The advice how to load the first rows."""
     flows = catalog.load().flows.values()
-    folders = [config.folder(flow.source_as(Files).path) for flow in flows if flow.origin.reads_files]
+    folders = [config.folder(flow.source_as(Files).path) for flow in flows if flow.source.reads_files]
     if topics := sorted(_topics()):
         return f"send records to topic {' or '.join(topics)} of the broker at {cluster.named(None)}"
     if folders:

@@ -26,7 +26,7 @@ from include.maintenance import plan, vacuum_guard
 from include.maintenance.plan import GOOD_SHARE, MB, OPTIMIZE, Facts, MaintenancePlan, Step
 from include.maintenance.vacuum_guard import Consumer
 from include.settings import settings
-from include.spec import Maintenance, Table
+from include.spec import Flow, Maintenance, Table
 
 
 class CompactionPlace(StrEnum):
@@ -37,7 +37,7 @@ class CompactionPlace(StrEnum):
     WINDOW = "in a window"
 
 
-def needs_exclusive_write(flow: Table, late_commits_fail: bool) -> bool:
+def needs_exclusive_write(flow: Flow, late_commits_fail: bool) -> bool:
     """Returns whether a batch of the flow excludes every other writer of its table.
 
     late_commits_fail: a commit fails if another process has made its version. Where it does not, of several flows one
@@ -185,7 +185,7 @@ def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds:
         kept_since=now_seconds - retention_seconds,
         held_by=oldest_consumer.name,
         removable_log_files=len(vacuum_guard.removable_log_files(log, needed_from)),
-        unread_versions=_unread_versions(table) if name == table.name and _merges(engine, table) else 0,
+        unread_versions=_unread_versions(table.single_flow) if name == table.name and _merges(engine, table) else 0,
         seconds_since_compaction=_seconds_since_compaction(log, now_seconds),
     )
     found = plan.plan_stored_table(facts, table) if name == table.name else plan.plan(facts, table.maintain)
@@ -273,13 +273,13 @@ def _retention(maintain: Maintenance, kept_since: float | None, now_seconds: flo
 def _merges(engine: Engine, table: Table) -> bool:
     """Returns whether the table's windows merge, and its flow is not stopped."""
     with database.reading(engine) as connection:
-        return table.merges_in_windows and orders.order(connection, table.flow).state != "stopped"
+        return table.merges_in_windows and orders.order(connection, table.single_flow.flow).state != "stopped"
 
 
-def _unread_versions(table: Table) -> int:
-    """Returns how many source versions the table's flow has not merged."""
-    newest = DeltaLog(locations.table_path(table.origin.table)).newest
-    flow_position = checkpoint_files.position_of(table.flow)
+def _unread_versions(flow: Flow) -> int:
+    """Returns how many source versions the flow has not merged."""
+    newest = DeltaLog(locations.table_path(flow.source.table)).newest
+    flow_position = checkpoint_files.position_of(flow.flow)
     if flow_position is None or flow_position.offset is None:
         return newest + 1
     return newest - checkpoint_files.read_version(flow_position.offset)

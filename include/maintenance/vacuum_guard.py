@@ -45,7 +45,7 @@ class Consumer:
 
 def readers(catalog: Catalog, table: str) -> dict[str, Delta]:
     """Returns the flows that read a table, with their sources."""
-    return {name: flow.source_as(Delta) for name, flow in catalog.flows.items() if flow.origin.table == table}
+    return {name: flow.source_as(Delta) for name, flow in catalog.flows.items() if flow.source.table == table}
 
 
 def consumers(

@@ -51,8 +51,8 @@ def mirror(tables: catalog.Catalog, timeout_seconds: float = TIMEOUT_SECONDS) ->
         except SluiceError as error:
             outcomes[flow.flow] = Mirrored(_group(flow.flow), str(error))
             continue
-        if flow.origin.reads_topics and flow_position is not None and flow_position.offset:
-            clusters.setdefault(flow.origin.cluster, []).append(flow.flow)
+        if flow.source.reads_topics and flow_position is not None and flow_position.offset:
+            clusters.setdefault(flow.source.cluster, []).append(flow.flow)
             offsets_by_flow[flow.flow] = {
                 (topic, partition): offset
                 for topic in flow_position.offset

@@ -21,7 +21,7 @@ from include.lake import locations
 from include.monitoring import lag
 from include.project import examination
 from include.rules import References
-from include.spec import Table
+from include.spec import Flow, Table
 
 # How often the positions of other flows are read.
 LOOK_SECONDS = 2
@@ -42,10 +42,13 @@ def tables_of(flow: Table) -> list[str]:
 
 
 class FirstLoad:
-    """The first load of what one flow or view looks into. life: names the life of its table and checkpoint."""
+    """The first load of what one flow or view looks into.
 
-    def __init__(self, engine: Engine, tables: Catalog, flow: Table, life: str = VIEW_LIFE) -> None:
-        self._engine, self._flow, self._life = engine, flow, life
+    name: of the flow or view. life: names the life of its table and checkpoint.
+    """
+
+    def __init__(self, engine: Engine, tables: Catalog, flow: Table, name: str, life: str = VIEW_LIFE) -> None:
+        self._engine, self._name, self._life, self._is_view = engine, name, life, flow.is_view
         self._tables = [name for name in tables_of(flow) if name in tables.tables and name != flow.name]
         self._upstream = _upstream(tables, self._tables)
         self._looked_at: float | None = None
@@ -65,7 +68,7 @@ class FirstLoad:
         """Raises Unreachable if the first batch would have to wait."""
         if names := self.pending():
             raise Unreachable(
-                f"{self._flow.flow}: {first_loads.words([(name, '') for name in names], time.time())}: start what it "
+                f"{self._name}: {first_loads.words([(name, '') for name in names], time.time())}: start what it "
                 f"waits for, and try again"
             )
 
@@ -74,22 +77,22 @@ class FirstLoad:
 
         Without them, returns the tables that are not stored.
         """
-        known = first_loads.find(self._engine, self._flow.flow, self._life)
+        known = first_loads.find(self._engine, self._name, self._life)
         seen: dict[str, Awaited] = {}
         for flow in self._upstream:
             seen[flow.flow] = self._look(flow, known.get(flow.flow) or Awaited(flow.flow), seen)
         if changed := [item for item in seen.values() if item != known.get(item.flow)]:
-            first_loads.record(self._engine, self._flow.flow, self._life, changed)
+            first_loads.record(self._engine, self._name, self._life, changed)
         unread = [item.flow for item in seen.values() if not item.is_read]
         # The refresh itself says which table a view lacks, as one run may refresh a view and what reads it.
-        missing = [] if self._flow.is_view else self._tables
+        missing = [] if self._is_view else self._tables
         return unread or [name for name in missing if not locations.is_stored(name)]
 
-    def _look(self, flow: Table, awaited: Awaited, seen: dict[str, Awaited]) -> Awaited:
+    def _look(self, flow: Flow, awaited: Awaited, seen: dict[str, Awaited]) -> Awaited:
         """Returns what is known now of a flow that is awaited. seen: the same of the flows above it."""
         if awaited.is_read:
             return awaited
-        if flow.origin.reads_table and any(not seen[name].is_read for name in self._writers(flow.origin.table)):
+        if flow.source.reads_table and any(not seen[name].is_read for name in self._writers(flow.source.table)):
             return awaited
         assert not isinstance(flow.source, Mapping), "a flow has one source"
         try:
@@ -113,7 +116,9 @@ def has_begun(table: Table) -> bool:
 
 def awaited_by_view(engine: Engine, tables: Catalog, view: Table) -> str:
     """Describes what the first refresh of a view waits for; empty for one that does not wait. Raises Unreachable."""
-    if locations.is_stored(view.name) or not tables_of(view) or not FirstLoad(engine, tables, view).pending():
+    if locations.is_stored(view.name) or not tables_of(view):
+        return ""
+    if not FirstLoad(engine, tables, view, view.name).pending():
         return ""
     with database.reading(engine) as connection:
         return first_loads.waiting(connection, [view.name], "refresh").get(view.name, "")
@@ -124,7 +129,7 @@ def life_of(table: Table, generation: int) -> str:
     return f"{stored_table.open_table(table.name).metadata().id}/{generation}"
 
 
-def _upstream(tables: Catalog, names: list[str]) -> list[Table]:
+def _upstream(tables: Catalog, names: list[str]) -> list[Flow]:
     """Returns the flows of these tables and of all tables above them, in graph order."""
     found: set[str] = set()
     left = list(names)

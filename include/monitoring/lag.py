@@ -12,10 +12,10 @@ from include.flows import refreshes
 from include.flows import sources as flow_sources
 from include.flows.lag import TIMEOUT_SECONDS, Lag, SourceSnapshot
 from include.kafka.broker import NoSuchTopic
-from include.spec import Delta, Table
+from include.spec import Delta, Flow
 
 
-def measure(flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Lag]:
+def measure(flows: Iterable[Flow], timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Lag]:
     """Measures the lag of each flow. It raises nothing: see `Lag.unknown`.
 
     timeout_seconds: the maximum wait for the broker, for all flows.
@@ -24,15 +24,15 @@ def measure(flows: Iterable[Table], timeout_seconds: float = TIMEOUT_SECONDS) ->
     return lags_of(listed, SourceSnapshot(listed, TREND_SECONDS, timeout_seconds))
 
 
-def lags_of(flows: Iterable[Table], sources: SourceSnapshot) -> dict[str, Lag]:
+def lags_of(flows: Iterable[Flow], sources: SourceSnapshot) -> dict[str, Lag]:
     """Returns the lags of the flows that `sources` was made for."""
     # Kafka flows come last, because the broker may answer meanwhile.
-    return {flow.flow: lag_of(flow, sources) for flow in sorted(flows, key=lambda flow: flow.origin.reads_topics)}
+    return {flow.flow: lag_of(flow, sources) for flow in sorted(flows, key=lambda flow: flow.source.reads_topics)}
 
 
-def lag_of(flow: Table, sources: SourceSnapshot) -> Lag:
+def lag_of(flow: Flow, sources: SourceSnapshot) -> Lag:
     """Returns the lag of one of the flows that `sources` was made for."""
-    lag = Lag(flow.flow, flow.origin.unit, cluster=flow.origin.cluster)
+    lag = Lag(flow.flow, flow.source.unit, cluster=flow.source.cluster)
     if sources.lake_outage:
         return replace(lag, unknown=str(sources.lake_outage), is_away=True, is_lake_away=True)
     try:

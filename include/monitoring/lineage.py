@@ -41,7 +41,7 @@ from include.flows import refreshes, sources
 from include.lake import locations
 from include.retention import LINEAGE_BYTES
 from include.settings import settings
-from include.spec import Table
+from include.spec import Flow, Table
 
 NAMESPACE = "sluice"
 PRODUCER = "sluice"
@@ -70,36 +70,39 @@ def emit_events(tables: Catalog, url: str | None = None) -> dict[str, str]:
     sent_batches: dict[str, dict[str, str]] = json.loads(sent_file.read_text()) if sent_file.exists() else {}
     outcomes: dict[str, str] = {}
     _columns.cache_clear()
-    for flow in (*tables.flows.values(), *tables.views.values()):
+    for name, flow in (*tables.flows.items(), *tables.views.items()):
         try:
-            commit = _newest_commit(flow)
-            if commit is None or sent_batches.get(receiver, {}).get(flow.flow) == _batch_name(commit):
+            commit = _newest_commit(name, flow)
+            if commit is None or sent_batches.get(receiver, {}).get(name) == _batch_name(commit):
                 continue
-            event = event_of(flow, commit)
+            event = event_of(name, flow, commit)
         except (SluiceError, DeltaError, OSError, KeyError) as error:
-            outcomes[flow.flow] = f"cannot be sent: {error}"
+            outcomes[name] = f"cannot be sent: {error}"
             continue
         emit(event)
-        sent_batches.setdefault(receiver, {})[flow.flow] = outcomes[flow.flow] = _batch_name(commit)
+        sent_batches.setdefault(receiver, {})[name] = outcomes[name] = _batch_name(commit)
         _replace_file(sent_file, json.dumps(sent_batches))
     return outcomes
 
 
-def event_of(flow: Table, commit: Commit) -> RunEvent:
-    """Returns the event of the batch or refresh that made this commit. Raises Unreachable and FlowBroken."""
-    batch = f"{locations.table_path(flow.name)}/{flow.flow}/{_batch_name(commit)}"
+def event_of(name: str, flow: Table, commit: Commit) -> RunEvent:
+    """Returns the event of the batch or refresh that made this commit. name: of the flow or view.
+
+    Raises Unreachable and FlowBroken.
+    """
+    batch = f"{locations.table_path(flow.name)}/{name}/{_batch_name(commit)}"
     return RunEvent(
         eventType=RunState.COMPLETE,
         eventTime=datetime.fromtimestamp(commit.timestamp, UTC).isoformat(),
         producer=PRODUCER,
         run=Run(runId=str(uuid.uuid5(uuid.NAMESPACE_URL, batch))),
-        job=Job(namespace=NAMESPACE, name=flow.flow, facets=_of_job(flow)),
+        job=Job(namespace=NAMESPACE, name=name, facets=_of_job(flow)),
         inputs=_inputs(flow, commit),
         outputs=[_output(flow, commit)],
     )
 
 
-def _newest_commit(flow: Table) -> Commit | None:
+def _newest_commit(name: str, flow: Table) -> Commit | None:
     """Returns the newest commit of a flow or a view; None before the first."""
     if flow.is_view:
         refresh = refreshes.newest(flow.name)
@@ -111,7 +114,7 @@ def _newest_commit(flow: Table) -> Commit | None:
     )
     commits = (commit for commit, is_active in recent_commits if is_active)
     return next(
-        (commit for commit in commits if commit.metadata.get("flow") == flow.flow and "batch" in commit.metadata), None
+        (commit for commit in commits if commit.metadata.get("flow") == name and "batch" in commit.metadata), None
     )
 
 
@@ -134,10 +137,11 @@ def _of_job(flow: Table) -> Facets:
 def _inputs(flow: Table, commit: Commit) -> list[InputDataset]:
     if refresh := refreshes.of_commit(commit):
         return [_table(table, version) for table, version in refresh.all_read]
+    assert isinstance(flow, Flow), f"version {commit.version} of {flow.name} is no refresh"
     looked_up = (commit.metadata.get("lookups") or {}).items()
     offset = commit.metadata.get("source_to")
-    version = checkpoint_files.read_version(offset) if offset and flow.origin.reads_table else None
-    facets = _of_table(flow.origin.table, version) if flow.origin.table else {}
+    version = checkpoint_files.read_version(offset) if offset and flow.source.reads_table else None
+    facets = _of_table(flow.source.table, version) if flow.source.table else {}
     return [
         *(InputDataset(*_dataset_name(uri), facets=facets) for uri in sources.of(flow).datasets(offset)),
         *(_table(table, version) for table, version in looked_up),

@@ -32,7 +32,7 @@ from include.monitoring import lag as lags
 from include.monitoring import stale_rows, trend
 from include.monitoring.trend import Freshness, Trend
 from include.settings import settings
-from include.spec import Table
+from include.spec import Flow, Table
 
 
 def by_target() -> dict[str, str]:
@@ -185,7 +185,7 @@ def _waiting_views(engine: Engine, tables: Catalog) -> dict[str, tuple[None, str
     return {flow: (None, State.WAITING, loads[name]) for flow, name in names.items() if name in loads}
 
 
-def _longer_intervals(flows: Iterable[Table]) -> dict[str, float]:
+def _longer_intervals(flows: Iterable[Flow]) -> dict[str, float]:
     try:
         actual = orders.intervals(database.connect(settings().control_url))
     except SluiceError:
@@ -201,7 +201,7 @@ def _backlog_samples() -> dict[str, list[int]]:
         return {}
 
 
-def no_partner(flow: Table) -> dict[str, int]:
+def no_partner(flow: Flow) -> dict[str, int]:
     """Returns by lookup how many rows of the newest `NEWEST_COMMITS` have no partner, where there are any."""
     counts: dict[str, int] = {}
     with suppress(SluiceError, DeltaError, OSError):
@@ -234,6 +234,6 @@ def rows_or_none(table: str) -> int | None:
         return None
 
 
-def lag(flow: Table) -> str:
+def lag(flow: Flow) -> str:
     """Describes how far the flow is behind its source."""
     return lags.measure([flow])[flow.flow].words

@@ -19,7 +19,7 @@ from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError
 from include.flows import sources as flow_sources
 from include.flows.lag import Lag, Movement, SourceSnapshot
-from include.spec import Table
+from include.spec import Flow, Table
 
 # Data that is unread for a shorter time has only just arrived.
 JUST_NOW_SECONDS = 60
@@ -63,7 +63,7 @@ class Trend:
         return amounts if seconds_left is None else f"{amounts}, up to date in {seconds_left / 60:,.0f} min"
 
 
-def of(flow: Table, lag: Lag, sources: SourceSnapshot, samples: Sequence[int] = ()) -> Trend:
+def of(flow: Flow, lag: Lag, sources: SourceSnapshot, samples: Sequence[int] = ()) -> Trend:
     """Returns the trend of a flow from its lag, measured with the same `sources`; UNKNOWN where there is none.
 
     samples: the flow's, by `lag_history`. Where a supervisor takes them, they alone decide whether it falls behind.
@@ -115,7 +115,7 @@ def classify(unit: str, arrived: int, read: int, waiting: int, seconds: float) -
     return Trend(verdict, unit, seconds, arrived, read, seconds_left)
 
 
-def _movement(flow: Table, lag: Lag, sources: SourceSnapshot) -> Movement | None:
+def _movement(flow: Flow, lag: Lag, sources: SourceSnapshot) -> Movement | None:
     """Returns None where the flow or its source cannot be followed back that far."""
     metadata = _metadata_at(flow.flow, sources.log(flow.name), sources.since)
     if metadata is None:

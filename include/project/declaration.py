@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from include.errors import DeclarationError
-from include.spec import BUCKET_UNITS, References, Table, Transform, Upsert, ddl
+from include.spec import BUCKET_UNITS, Flow, References, Table, Transform, Upsert, ddl
 
 # Ranges of minute, hour, day, month and day of the week.
 CRON = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
@@ -32,8 +32,8 @@ def check_alone(table: Table) -> None:
             f"driver is {table.driver!r}, which becomes the name of a file, a lease and a process: use letters, "
             f"digits, . _ and -",
         )
-    if table.branch is not None or table.steps:
-        raise declaration_error(table, "branch and steps are filled in by the catalog: take them out")
+    if table.steps:
+        raise declaration_error(table, "steps are filled in by the catalog: take them out")
 
 
 def _check_transforms(table: Table, transforms: Mapping[str, Transform]) -> None:
@@ -104,33 +104,33 @@ def _check_python(table: Table) -> None:
         )
 
 
-def _check_source(table: Table, tables: dict[str, Table]) -> None:
-    if not table.origin.reads_table:
+def _check_source(flow: Flow, tables: dict[str, Table]) -> None:
+    if not flow.source.reads_table:
         return
-    source = table.origin.table
-    if table.is_view:
+    source = flow.source.table
+    if flow.is_view:
         if tables[source].temporary:
             raise declaration_error(
-                table,
+                flow,
                 f"source '{source}' is a temporary step, and a view reads what is stored: store it, or do the same in "
                 f"the transform of the view",
             )
         return
     if tables[source].is_view:
         raise declaration_error(
-            table,
+            flow,
             f"source '{source}' is a materialized view, and a stream would stop at its next refresh, which replaces "
             f"all rows: read what the view reads, or make this table a view, write=Replace()",
         )
-    if tables[source].write.upserts and not table.origin.changes:
+    if tables[source].write.upserts and not flow.source.changes:
         raise declaration_error(
-            table,
+            flow,
             f"source '{source}' is upserted, and a stream of appends would stop at the first changed row: "
             f"read its changes, Delta('{source}', changes=True)",
         )
 
 
-def _check_write(table: Table, tables: dict[str, Table]) -> None:
+def _check_write(table: Flow, tables: dict[str, Table]) -> None:
     types = ddl.types(table.schema)
     for key in table.write.compared:
         if key not in types:
@@ -143,10 +143,10 @@ def _check_write(table: Table, tables: dict[str, Table]) -> None:
         _check_upsert(table, table.write_as(Upsert), tables)
 
 
-def _check_upsert(table: Table, write: Upsert, tables: dict[str, Table]) -> None:
+def _check_upsert(table: Flow, write: Upsert, tables: dict[str, Table]) -> None:
     if not write.keys:
         raise declaration_error(table, "Upsert has no keys: name the columns that identify a row")
-    if not table.origin.reads_table:
+    if not table.source.reads_table:
         raise declaration_error(table, "an upserted table reads a Delta table, and its source is none: read one")
     bucket = write.recompute
     if bucket is None:
@@ -165,15 +165,15 @@ def _check_upsert(table: Table, write: Upsert, tables: dict[str, Table]) -> None
         )
     if bucket.name not in write.keys:
         raise declaration_error(table, f"bucket '{bucket.name}' is not one of its keys: add it to {write.keys}")
-    options = ddl.columns(tables[table.origin.table].schema)
+    options = ddl.columns(tables[table.source.table].schema)
     if bucket.of not in options:
         raise declaration_error(
             table, f"bucket of '{bucket.of}', which its source has not: {suggest(bucket.of, options)}"
         )
 
 
-def _check_bronze(table: Table) -> None:
-    if not table.origin.reads_topics:
+def _check_bronze(table: Flow) -> None:
+    if not table.source.reads_topics:
         return
     if table.layer != "bronze":
         raise declaration_error(

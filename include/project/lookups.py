@@ -32,7 +32,7 @@ def _refusal(table: Table) -> str | None:
         return "stand on a temporary step: put them on the table that reads it"
     if table.is_recomputed:
         return "stand on a recomputed aggregate: put them on the table it reads"
-    if table.origin.reads_files:
+    if table.reads_files:
         return "stand on a table of files, which keeps what arrived: put them on a table that reads it"
     return None
 

@@ -13,7 +13,7 @@ def full_refresh_refusal(table: Table) -> str | None:
     kafka = [str(source) for source in table.topics]
     if table.reset_allowed or (table.reset_allowed is None and not kafka):
         return None
-    has_only_tables = all(flow.origin.reads_table for flow in table.flows)
+    has_only_tables = all(flow.source.reads_table for flow in table.flows)
     alternative = "backfill a range of it" if has_only_tables else "refresh the tables that read it"
     if table.reset_allowed is False:
         return f"its file says reset_allowed=False; new data still flows: {alternative}, or take that out"

@@ -18,6 +18,7 @@ from include.spec import (
     Debezium,
     Delta,
     Files,
+    Flow,
     Kafka,
     Parse,
     Table,
@@ -36,7 +37,7 @@ def check_sources(table: Table) -> None:
     if isinstance(table.source, Mapping) and not table.is_view:
         _check_branches(table, list(table.source))
     for flow in table.flows:
-        if flow.origin.reads_topics:
+        if flow.source.reads_topics:
             _check_kafka(flow, flow.source_as(Kafka))
     _check_overlap(table)
     _check_clusters(table)
@@ -54,7 +55,7 @@ def _check_branches(table: Table, names: list[str]) -> None:
     for name in names:
         if not BRANCH.fullmatch(name):
             raise declaration_error(table, f"branch {name!r} is no plain word: use small letters, digits and _")
-    if any(flow.origin.reads_files for flow in table.flows):
+    if any(flow.source.reads_files for flow in table.flows):
         raise declaration_error(
             table,
             "Files stands beside other sources, and its columns come and go with its files: let it fill a table of "
@@ -99,7 +100,7 @@ def _check_pattern(flow: Table, pattern: str) -> None:
 def _check_overlap(table: Table) -> None:
     flow_by_origin: dict[str, str] = {}
     for flow in table.flows:
-        for origin in flow.origin.parts:
+        for origin in flow.source.parts:
             first_flow = flow_by_origin.setdefault(origin, flow.flow)
             if first_flow != flow.flow:
                 raise declaration_error(
@@ -126,10 +127,11 @@ GLOB = "*?[]{}"
 
 def check_files(table: Table, tables: dict[str, Table]) -> None:
     """Raises DeclarationError for the first mistake. All tables have passed the checks of single tables."""
-    if table.origin.reads_files:
-        _check_file_source(table, table.source_as(Files))
+    if table.reads_files:
+        source = table.single_flow.source_as(Files)
+        _check_file_source(table, source)
         _check_bronze_files(table)
-        _check_columns(table, table.source_as(Files))
+        _check_columns(table, source)
     if table.parse:
         _check_parse(table, table.parse, tables)
 
@@ -244,12 +246,12 @@ def _check_parse(table: Table, parse: Parse, tables: dict[str, Table]) -> None:
                 )
 
 
-def _source_columns(reader: Table, tables: dict[str, Table]) -> list[str]:
+def _source_columns(reader: Flow, tables: dict[str, Table]) -> list[str]:
     """The columns of its source. Empty if they are unknown: files may add columns that are not declared."""
-    source = reader.origin
+    source = reader.source
     if source.reads_topics:
         return ddl.columns(reader.source_as(Kafka).schema)
-    if not source.reads_table or tables[source.table].origin.reads_files:
+    if not source.reads_table or tables[source.table].reads_files:
         return []
     return ddl.columns(tables[source.table].schema) + (ddl.columns(CHANGE_SCHEMA) if source.changes else [])
 
@@ -268,11 +270,11 @@ def check_delta_sources(table: Table) -> None:
 def check_delta_graph(table: Table, tables: dict[str, Table]) -> None:
     """Raises DeclarationError for a mistake in relation to other tables. All sources are declared."""
     for flow in table.flows:
-        if flow.origin.reads_table:
+        if flow.source.reads_table:
             _check_delta_source_among(flow, flow.source_as(Delta), tables)
 
 
-def _check_delta_source_among(table: Table, source: Delta, tables: dict[str, Table]) -> None:
+def _check_delta_source_among(table: Flow, source: Delta, tables: dict[str, Table]) -> None:
     upstream = tables[source.table]
     if upstream.temporary and table.branch is not None:
         raise declaration_error(
@@ -303,10 +305,10 @@ def inline_steps(tables: dict[str, Table]) -> tuple[dict[str, Table], dict[str, 
     gets the table property for its change feed.
     """
     flows = [flow for table in tables.values() for flow in table.flows]
-    feed_tables = {flow.origin.table for flow in flows if flow.origin.changes}
+    feed_tables = {flow.source.table for flow in flows if flow.source.changes}
     result: dict[str, Table] = {}
     for name, table in tables.items():
-        step = result.get(table.origin.table)
+        step = None if isinstance(table.source, Mapping) else result.get(table.source.table)
         if step and step.temporary:
             table = replace(table, source=step.source, steps=(*step.steps, replace(step, steps=())))
         if name in feed_tables:
@@ -345,7 +347,7 @@ def _check_delta_source(table: Table, source: Delta) -> None:
 
 
 def _check_step(table: Table) -> None:
-    if not table.origin.reads_table:
+    if isinstance(table.source, Mapping) or not table.source.reads_table:
         raise declaration_error(
             table, "a temporary step keeps nothing, and what arrives has to be kept: let it read a table"
         )
@@ -371,11 +373,8 @@ def _check_step(table: Table) -> None:
 
 def _reads_changes(step: Table, tables: dict[str, Table]) -> bool:
     """Whether a temporary step, or a step that it reads, reads a change feed."""
-    while step.temporary and step.origin.reads_table:
-        if step.origin.changes:
-            return True
-        step = tables[step.origin.table]
-    return False
+    sources = step.upstream if step.temporary else ()
+    return any(source.changes or _reads_changes(tables[source.table], tables) for source in sources)
 
 
 def _check_feed(table: Table, source: Table) -> None:

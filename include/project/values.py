@@ -51,7 +51,7 @@ MINIMUM: dict[tuple[type, str], float] = {
     # With less, a Python process fails before it has imported pandas and pyarrow.
     (PythonLimits, "memory_mb"): 512,
 }
-SET_BY_CATALOG = ("branch", "steps", "file", "registered")
+SET_BY_CATALOG = ("steps", "file", "registered")
 TYPE_NAMES = {str: "text", bool: "True or False", int: "a whole number", float: "a number", NoneType: "None"}
 
 
@@ -65,12 +65,13 @@ def check_types(table: Table) -> None:
 def _find_mistakes(value: Any) -> Iterator[str]:
     """A sentence for each mistake in a value of `include.spec` and in the values that it contains."""
     kind: Any = type(value)
-    prefix = "" if kind is Table else f"{kind.__name__}'s "
+    owner = Table if isinstance(value, Table) else kind
+    prefix = "" if owner is Table else f"{kind.__name__}'s "
     for name, hint in _hints(kind).items():
         field_value = getattr(value, name)
         if not _matches(field_value, hint):
             yield f"{prefix}{name}{_describe_mismatch(name, field_value, hint)}"
-        elif _is_number(field_value) and (remedy := _out_of_range((kind, name), field_value, hint)):
+        elif _is_number(field_value) and (remedy := _out_of_range((owner, name), field_value, hint)):
             yield f"{prefix}{name} is {field_value!r}: {remedy}"
         else:
             for nested in _nested_values(field_value):

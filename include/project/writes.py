@@ -8,7 +8,7 @@ from inspect import signature
 from include.project.declaration import INCOMPARABLE, declaration_error, suggest
 from include.project.sources import parse_time
 from include.rules import Expect, Unique
-from include.spec import Delta, Table, Upsert, ddl
+from include.spec import Delta, Flow, Table, Upsert, ddl
 
 # Columns that the merge adds to the table.
 ADDED = ("_sequences", "valid_from", "valid_to", "is_current")
@@ -151,8 +151,8 @@ def _check_view_names(table: Table, names: list[str]) -> None:
             ) from error
 
 
-def _check_view_source(table: Table) -> None:
-    if not table.origin.reads_table:
+def _check_view_source(table: Flow) -> None:
+    if not table.source.reads_table:
         raise declaration_error(
             table,
             f"Replace reads {type(table.source).__name__}, and a view is recomputed from stored tables: "

@@ -24,7 +24,7 @@ from include.maintenance import vacuum_guard
 from include.project import ranges
 from include.project.ranges import Slice
 from include.settings import settings
-from include.spec import Files, Kafka, Table
+from include.spec import Files, Flow, Kafka, Table
 
 FILE = "_filename"
 
@@ -35,11 +35,11 @@ def lines(table: Table) -> Iterator[str]:
     Raises UsageError where the declaration does not permit the loss, and Unreachable.
     """
     for flow in table.flows:
-        if flow.origin.reads_topics:
+        if flow.source.reads_topics:
             yield from _records(flow, flow.source_as(Kafka))
-    if not table.origin.reads_files:
+    if not table.reads_files:
         return
-    source = table.source_as(Files)
+    source = table.single_flow.source_as(Files)
     if lost := missing_files(table, _files_in_folder(source)):
         yield f"  {_file_words(lost)} that it holds lie in {_folder(source)} no more, and those rows will be gone"
 
@@ -53,7 +53,7 @@ def missing_files(table: Table, existing: set[str]) -> list[str]:
     if missing and table.reset_allowed is None:
         raise UsageError(
             f"{table.name} cannot be refreshed: {_file_words(missing)} that it holds cannot be read in "
-            f"{_folder(table.source_as(Files))} any more, and those rows would be gone; new data still flows: "
+            f"{_source_name(table.single_flow)} any more, and those rows would be gone; new data still flows: "
             f"restore what is missing, or declare reset_allowed=True to do without it"
         )
     return missing
@@ -81,7 +81,7 @@ def _file_words(names: list[str]) -> str:
     return f"file '{names[0]}'" if len(names) == 1 else f"{len(names):,} files ('{names[0]}' the first)"
 
 
-def _records(flow: Table, source: Kafka) -> Iterator[str]:
+def _records(flow: Flow, source: Kafka) -> Iterator[str]:
     """Describes the lost Kafka records. A topic that the flow has never read has none in the table."""
     if not (metadata := resume_position.last_commit_metadata(flow)):
         return
@@ -138,10 +138,10 @@ def range_for_reader(reader: Table, table: Table, replaced: Slice, alone: bool) 
     return ranges.downstream_slice(reader, table, replaced)
 
 
-def _source_name(flow: Table) -> str:
-    if flow.origin.reads_files:
+def _source_name(flow: Flow) -> str:
+    if flow.source.reads_files:
         return _folder(flow.source_as(Files))
-    return flow.origin.table or str(flow.source)
+    return flow.source.table or str(flow.source)
 
 
 def rows(table: Table, range_: Slice) -> int:
@@ -154,9 +154,9 @@ def rows(table: Table, range_: Slice) -> int:
     return int(stored.count_rows(filter=(time >= begin) & (time < end)))
 
 
-def _stored_readers(tables: Catalog, table: str) -> list[Table]:
+def _stored_readers(tables: Catalog, table: str) -> list[Flow]:
     flows = [tables.flows[name] for name in vacuum_guard.readers(tables, table)]
-    return [flow for flow in flows if locations.is_stored(flow.name) and not flow.origin.changes]
+    return [flow for flow in flows if locations.is_stored(flow.name) and not flow.source.changes]
 
 
 def txn_app_id(backfill: Backfill) -> str:
@@ -183,7 +183,7 @@ def replacing_commit(table: str, backfill: Backfill) -> Commit | None:
     )
 
 
-def readers(tables: Catalog, table: str) -> list[Table]:
+def readers(tables: Catalog, table: str) -> list[Flow]:
     """Returns the started flows that read the table's appends.
 
     Flows that read its change feed receive a backfill's changes like any other change.
@@ -191,6 +191,6 @@ def readers(tables: Catalog, table: str) -> list[Table]:
     return [
         flow
         for flow in tables.flows.values()
-        if flow.origin.table == table and not flow.origin.changes
+        if flow.source.table == table and not flow.source.changes
         if checkpoint_files.position_of(flow.flow)
     ]

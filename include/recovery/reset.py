@@ -12,7 +12,7 @@ from include.flows.batches import BatchHistory, BatchRecord
 from include.flows.source import commit_of
 from include.lake import locations
 from include.ledger import inspection
-from include.spec import Table
+from include.spec import Flow
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ResetPreview:
     warnings: list[str]
 
 
-def plan(flow: Table) -> ResetPreview:
+def plan(flow: Flow) -> ResetPreview:
     """Previews a reset, by the rule that a start of the flow uses.
 
     Raises FlowBroken where that start would be refused, and Unreachable where the table is not stored.
@@ -68,7 +68,7 @@ def plan(flow: Table) -> ResetPreview:
     )
 
 
-def _warnings(flow: Table, flow_batches: list[BatchRecord], last: BatchRecord | None) -> list[str]:
+def _warnings(flow: Flow, flow_batches: list[BatchRecord], last: BatchRecord | None) -> list[str]:
     """Returns warnings about what the rule ignores. last: the batch after which it continues."""
     warnings = []
     if last and last.state == batches.UNDONE:
@@ -79,14 +79,14 @@ def _warnings(flow: Table, flow_batches: list[BatchRecord], last: BatchRecord | 
         )
     if missing := [batch.name for batch in flow_batches if batch.state == batches.MISSING]:
         warnings.append(f"LEFT OUT: the table lacks {', '.join(missing[:5])}, which lie before that place")
-    if last is None and flow.origin.reads_topics:
+    if last is None and flow.source.reads_topics:
         warnings.append("what Kafka's retention has deleted cannot be read again: see the runbook of accept data loss")
     elif last is None:
         warnings.append(f"everything that {flow.source} holds would be read")
     return warnings
 
 
-def planned(flow: Table) -> BatchToSkip:
+def planned(flow: Flow) -> BatchToSkip:
     """Returns the batch that the flow has planned and not written.
 
     Raises UsageError if there is none, and FlowBroken for a damaged checkpoint.

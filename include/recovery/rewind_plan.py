@@ -25,7 +25,7 @@ from include.flows.batches import BACKFILL, commit_kind
 from include.flows.timeline import Timeline
 from include.lake import locations
 from include.project import ranges
-from include.spec import Delta, Table
+from include.spec import Delta, Flow, Table
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _violations(
             )
     for table in tables.values():
         for flow in table.flows:
-            if flow.origin.table in timelines:
+            if flow.source.table in timelines:
                 yield from _check_reader(flow, flow.source_as(Delta), versions, timelines)
     for group in together:
         for name, version in group.items():
@@ -92,7 +92,7 @@ def _violations(
 
 
 def _check_reader(
-    flow: Table, source: Delta, versions: Mapping[str, int], timelines: Mapping[str, Timeline]
+    flow: Flow, source: Delta, versions: Mapping[str, int], timelines: Mapping[str, Timeline]
 ) -> Iterator[LoweredVersion]:
     reader, source_timeline = timelines[flow.name], timelines[source.table]
     newest_batch = reader.stand(flow.flow, versions[flow.name])
@@ -262,7 +262,7 @@ def _window_key(commit: Commit) -> tuple[str, object]:
 
 def reads(table: Table, restored: set[str]) -> bool:
     """Returns whether a flow of the table reads one of the restored tables."""
-    return any(flow.origin.table in restored for flow in table.flows)
+    return any(flow.source.table in restored for flow in table.flows)
 
 
 def _obstacles(table: Table, timeline: Timeline, part: RestorePoint, restored: set[str]) -> Iterator[str]:
@@ -286,8 +286,8 @@ def _obstacles(table: Table, timeline: Timeline, part: RestorePoint, restored: s
             )
     for flow in table.flows:
         kept_batch, newest = timeline.stand(flow.flow, part.version), timeline.stand(flow.flow, timeline.versions[-1])
-        source_is_restored = flow.origin.table in restored
-        if kept_batch is None and flow.origin.begins_late:
+        source_is_restored = flow.source.table in restored
+        if kept_batch is None and flow.source.begins_late:
             yield f"{flow.flow}: it would start from the beginning, and its source says since when: name a later moment"
         elif not source_is_restored and (kept_batch or newest):
             yield from sources.of(flow).obstacles(
@@ -354,7 +354,7 @@ def was_restored(name: str, rewind: Rewind) -> bool:
     return any((commit.metadata.get(REWIND) or {}).get("key") == rewind.key for commit in log.commits())
 
 
-def flows_to_renew(rewind: Rewind, tables: Iterable[Table]) -> Iterator[Table]:
+def flows_to_renew(rewind: Rewind, tables: Iterable[Table]) -> Iterator[Flow]:
     """Yields the flows of these tables that must still begin a new generation.
 
     These are the flows that write a restored table, and the flows that read one.

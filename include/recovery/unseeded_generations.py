@@ -8,7 +8,7 @@ from include.delta.delta_log import DeltaLog
 from include.errors import FlowBroken
 from include.flows.batches import BACKFILL
 from include.lake import directories, locations
-from include.spec import Table
+from include.spec import Flow, Table
 
 # The only batch of such a generation: the shadow table has read it.
 SEED = 0
@@ -26,7 +26,7 @@ def discard(table: Table) -> None:
                 directories.withdraw(checkpoints / str(number))
 
 
-def _newest_committed(flow: Table) -> int | None:
+def _newest_committed(flow: Flow) -> int | None:
     """Returns the newest generation in the table's commits; None where there is none."""
     for commit in DeltaLog(locations.table_path(flow.name)).commits():
         metadata_by_flow = (commit.metadata.get(BACKFILL) or {}).get("anew") or {
@@ -37,7 +37,7 @@ def _newest_committed(flow: Table) -> int | None:
     return None
 
 
-def lacks_seed_commit(flow: Table) -> bool:
+def lacks_seed_commit(flow: Flow) -> bool:
     """Returns whether the table holds a full refresh's rows, and the flow's new generation has no commit yet."""
     active = (
         commit.metadata

@@ -29,11 +29,14 @@ from include.spec.origin import Parse as Parse
 from include.spec.origin import Registry as Registry
 from include.spec.origin import Source as Source
 from include.spec.table import LAYERS as LAYERS
+from include.spec.table import Flow as Flow
 from include.spec.table import Lookup as Lookup
 from include.spec.table import Maintenance as Maintenance
 from include.spec.table import PythonLimits as PythonLimits
+from include.spec.table import Step as Step
 from include.spec.table import Table as Table
 from include.spec.table import Transform as Transform
+from include.spec.table import View as View
 from include.spec.table import table_of as table_of
 from include.spec.write_mode import BUCKET_UNITS as BUCKET_UNITS
 from include.spec.write_mode import CHANGE_RULE as CHANGE_RULE

@@ -110,10 +110,6 @@ class AnySource:
         return ()
 
 
-class Branches(AnySource):
-    """Several sources, which have nothing in common."""
-
-
 @dataclass(frozen=True)
 class Kafka(AnySource):
     """All records of one or several topics, from the first offset on, with the columns of `KAFKA_SCHEMA`.

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from include.rules import Expect, Rule, below_last, no_error, not_null
 from include.spec import ddl
-from include.spec.origin import KAFKA_SCHEMA, AnySource, Branches, Delta, Kafka, Parse, Source
+from include.spec.origin import KAFKA_SCHEMA, AnySource, Delta, Kafka, Parse, Source
 from include.spec.write_mode import (
     CHANGE_RULE,
     FLAG_RULE,
@@ -122,7 +122,7 @@ class PythonLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A streaming table, one of its flows (the table with a single source), a materialized view, or a temporary step.
+    """A streaming table. `View` and `Step` declare a materialized view and a temporary step.
 
     name: `<layer>.<name>`, the same as the path of the file.
     source: one source, or several by branch name. Each branch is a flow, and all flows append to this table. The flow
@@ -156,7 +156,6 @@ class Table:
         Kafka, because the topic may no longer hold all rows; for files, False only if some files are gone. True
         accepts the loss of such rows. New rows are read in any case.
     properties: Delta table properties, which override those of Sluice.
-    branch: the branch of a flow; set by the catalog.
     steps: the temporary steps between `source` and this table, in order; set by the catalog.
     file: path of its file from the root of the repository; set by the catalog.
     """
@@ -183,28 +182,23 @@ class Table:
     time_column: str | None = None
     reset_allowed: bool | None = None
     properties: dict[str, str] = field(default_factory=dict)
-    branch: str | None = None
     steps: tuple["Table", ...] = ()
     # The path does not belong to the definition of the table.
     file: str = field(default="", repr=False, compare=False)
 
     @property
-    def flow(self) -> str:
-        """The name of its flow: the name of the table, plus the branch if it has one."""
-        return f"{self.name}.{self.branch}" if self.branch else self.name
-
-    @property
-    def flows(self) -> tuple["Table", ...]:
-        """Its flows, each with a single source; empty for a view."""
+    def flows(self) -> tuple["Flow", ...]:
+        """Its flows; empty for a view, which is refreshed as a whole."""
         return () if self.is_view else self.readers
 
     @property
-    def readers(self) -> tuple["Table", ...]:
-        """Its flows, or a copy of a view for each source: everything that has a position in a source."""
+    def readers(self) -> tuple["Flow", ...]:
+        """Its flows, or for a view what reads each of its sources: everything that has a position in a source."""
+        declared = {field.name: getattr(self, field.name) for field in fields(Table)}
         if not isinstance(self.source, Mapping):
-            return (self,)
+            return (Flow(**declared),)
         return tuple(
-            replace(self, source=source, branch=branch, transform=self._transform_of(branch))
+            Flow(**{**declared, "source": source, "transform": self._transform_of(branch)}, branch=branch)
             for branch, source in self.source.items()
         )
 
@@ -212,39 +206,45 @@ class Table:
         return self.transform.get(branch) if isinstance(self.transform, Mapping) else self.transform
 
     @property
+    def single_flow(self) -> "Flow":
+        """Its flow, for a caller who knows that it has one source."""
+        (flow,) = self.flows
+        return flow
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return tuple(self.source.values()) if isinstance(self.source, Mapping) else (self.source,)
+
+    @property
+    def upstream(self) -> tuple[Delta, ...]:
+        """Its sources that are tables."""
+        return tuple(source for source in self.sources if isinstance(source, Delta))
+
+    @property
+    def topics(self) -> tuple[Kafka, ...]:
+        """Its sources that are topics."""
+        return tuple(source for source in self.sources if isinstance(source, Kafka))
+
+    @property
     def is_view(self) -> bool:
         return self.write.replaces
 
     @property
-    def origin(self) -> AnySource:
-        """Its only source; `Branches` for a table that has several."""
-        return self.source if isinstance(self.source, AnySource) else Branches()
-
-    def source_as(self, kind: type[S]) -> S:
-        """Its only source, for a caller who knows its kind."""
-        assert isinstance(self.source, kind), f"{self.flow} reads {self.source}"
-        return self.source
+    def reads_files(self) -> bool:
+        """Whether it is fed by files, which no other source can join."""
+        return not isinstance(self.source, Mapping) and self.source.reads_files
 
     def write_as(self, kind: type[W]) -> W:
         """Its write mode, for a caller who knows its kind."""
         assert isinstance(self.write, kind), f"{self.name} is written by {self.write}"
         return self.write
 
-    @property
-    def upstream(self) -> tuple[Delta, ...]:
-        """Its sources that are tables."""
-        return tuple(reader.source_as(Delta) for reader in self.readers if reader.origin.reads_table)
-
-    @property
-    def topics(self) -> tuple[Kafka, ...]:
-        """Its sources that are topics."""
-        return tuple(reader.source_as(Kafka) for reader in self.readers if reader.origin.reads_topics)
-
     def __post_init__(self) -> None:
         if not isinstance(self.schema, str) or not isinstance(self.write, WriteMode):
             # The check of types says so.
             return
-        added = self.origin.added_schema
+        # The check of types refuses what is no source.
+        added = self.source.added_schema if isinstance(self.source, AnySource) else ""
         if added and added not in self.schema:
             declared = "" if self.schema == KAFKA_SCHEMA else f"{self.schema},"
             object.__setattr__(self, "schema", f"{declared}{added}")
@@ -268,7 +268,7 @@ class Table:
     def has_quarantine(self) -> bool:
         """Whether rows of the table, or files of its source, may be quarantined."""
         late = self.watermark.late if self.watermark else ""
-        return self.origin.reads_files or "quarantine" in (late, *(rule.otherwise for rule in self.rules))
+        return self.reads_files or "quarantine" in (late, *(rule.otherwise for rule in self.rules))
 
     @property
     def merges_changes(self) -> bool:
@@ -321,6 +321,52 @@ class Table:
     def merges_in_windows(self) -> bool:
         """Whether its flow runs only in maintenance windows."""
         return self.write.in_windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class View(Table):
+    """A materialized view: its rows are computed from its sources, which are stored tables, in one commit.
+
+    It has the parameters of `Table`. schedule: when it is refreshed, as a cron expression in UTC; None: by hand.
+    """
+
+    write: Replace = Replace()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Table):
+    """A named step between tables that is never stored: each table that reads it computes it in its own batches.
+
+    It has the parameters of `Table` that say how rows are computed.
+    """
+
+    temporary: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow(Table):
+    """What runs: a query that carries the rows of one source into a table. The catalog makes it from the table.
+
+    For a view, what a refresh reads of one source. branch: its name among several sources; None for the only one.
+    """
+
+    source: Source
+    transform: Transform | None = None
+    branch: str | None = None
+
+    @property
+    def flow(self) -> str:
+        """Its name: the name of the table, plus the branch if it has one."""
+        return f"{self.name}.{self.branch}" if self.branch else self.name
+
+    @property
+    def readers(self) -> tuple["Flow", ...]:
+        return (self,)
+
+    def source_as(self, kind: type[S]) -> S:
+        """Its source, for a caller who knows its kind."""
+        assert isinstance(self.source, kind), f"{self.flow} reads {self.source}"
+        return self.source
 
 
 def _is_named(column: str, write: WriteMode) -> bool:

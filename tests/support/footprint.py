@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from include.engine.batch.batch import FlowContext
 from include.engine.session import jvm_of
 from include.engine.stream.driver import jvm_pid
-from include.engine.stream.flow import Flow
+from include.engine.stream.flow import RunningFlow
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def measure(spark: SparkSession) -> Footprint:
     runtime = jvm.java.lang.Runtime.getRuntime()
     objects = gc.get_objects()
     return Footprint(
-        flows=sum(isinstance(held, FlowContext | Flow) for held in objects),
+        flows=sum(isinstance(held, FlowContext | RunningFlow) for held in objects),
         proxies=len(gateway.gateway_property.pool),
         gateway_objects=gateway.java_gateway_server.getGateway().getBindings().size(),
         sessions=_sessions(spark),

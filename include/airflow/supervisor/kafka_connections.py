@@ -26,7 +26,7 @@ def store(tables: Catalog) -> None:
     """Store the connection of each cluster that a table names, unless a variable names its file. Raises nothing: a flow
     whose cluster stays unknown names that itself.
     """
-    clusters = {flow.origin.cluster for flow in tables.flows.values() if flow.origin.cluster}
+    clusters = {flow.source.cluster for flow in tables.flows.values() if flow.source.cluster}
     for name in sorted(clusters - settings().kafka_files.keys()):
         try:
             _write(name, properties_of(BaseHook.get_connection(f"kafka_{name}")))

@@ -28,7 +28,7 @@ from include.control.supervision.supervision import SourceHealth
 from include.errors import SluiceError
 from include.monitoring import consumer_groups, lineage_loader, query_progress
 from include.settings import settings
-from include.spec import Table
+from include.spec import Flow
 
 # Each task is a process that needs more than a second to load Airflow; a reader needs a few names and one list.
 MOST_TASKS = 10
@@ -117,7 +117,7 @@ def _settle(
     engine: Engine,
     launcher: Launcher,
     driver: str,
-    flows: list[Table],
+    flows: list[Flow],
     health: dict[str, SourceHealth],
     handle: str | None,
     dead_handle: str | None,

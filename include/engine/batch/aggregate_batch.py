@@ -13,7 +13,7 @@ from include.engine.batch.writer import Writer, quarantine
 from include.engine.commit import read_table
 from include.engine.rows import deduplicate, prepare, storable, transform
 from include.engine.rows.micro_batch import MicroBatch, Written
-from include.spec import Bucket, Table, Upsert
+from include.spec import Bucket, Flow, Upsert
 
 
 class AggregateWriter(Writer):
@@ -21,7 +21,7 @@ class AggregateWriter(Writer):
 
     reads_again = True
 
-    def suits(self, table: Table) -> bool:
+    def suits(self, table: Flow) -> bool:
         return table.is_recomputed
 
     def _write(self, batch: MicroBatch) -> Written:
@@ -51,7 +51,7 @@ class AggregateWriter(Writer):
             key=lambda start: (start is not None, start),
         )
         buckets = transform.Buckets.at(starts, bucket, write) if bucket else transform.Buckets()
-        source = transform.of_buckets(read_table(spark, table.origin.table, version), table, buckets)
+        source = transform.of_buckets(read_table(spark, table.source.table, version), table, buckets)
         source = transform.without(source, batch.left_out)
 
         def aggregate(some_rows: DataFrame) -> DataFrame:

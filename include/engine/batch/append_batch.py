@@ -11,16 +11,16 @@ from include.engine.batch.writer import CheckedWriter, Writer, quarantine
 from include.engine.rows import deduplicate, prepare, quality, storable, transform
 from include.engine.rows.micro_batch import MicroBatch, Written
 from include.engine.rows.quality import RowCounts
-from include.spec import Append, Table
+from include.spec import Append, Flow
 
 
 class AppendWriter(CheckedWriter):
     """Appends the good rows, each identity once."""
 
-    def suits(self, table: Table) -> bool:
+    def suits(self, table: Flow) -> bool:
         return table.write.appends
 
-    def _time_column(self, table: Table) -> str | None:
+    def _time_column(self, table: Flow) -> str | None:
         return deduplicate.time_column(table, table.write_as(Append))
 
     def _commit(self, rows: DataFrame, counts: RowCounts, minutes: set[int], batch: MicroBatch) -> None:
@@ -36,7 +36,7 @@ class AppendWriter(CheckedWriter):
 class RecordWriter(Writer):
     """Appends Kafka records as they are."""
 
-    def suits(self, table: Table) -> bool:
+    def suits(self, table: Flow) -> bool:
         return prepare.is_raw(table)
 
     def expected_rows(self, batch: MicroBatch) -> int:

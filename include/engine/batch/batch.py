@@ -25,13 +25,13 @@ from include.engine.rows.lookup import Versions
 from include.engine.rows.micro_batch import MicroBatch, Written
 from include.engine.rows.quality import RowCounts
 from include.engine.rows.watermark import EventTimes
-from include.spec import Expect, Table
+from include.spec import Expect, Flow
 
 # One per write mode. The first that suits a table writes it.
 WRITERS: tuple[Writer, ...] = (AggregateWriter(), RecordWriter(), MergeWriter(), AppendWriter())
 
 
-def _writer_of(table: Table) -> Writer:
+def _writer_of(table: Flow) -> Writer:
     return next(writer for writer in WRITERS if writer.suits(table))
 
 
@@ -48,7 +48,7 @@ class FlowContext:
     can be computed, by its quarantine; None until they are read.
     """
 
-    table: Table
+    table: Flow
     checkpoint: Checkpoint
     epoch: int
     rows_before: int = 0
@@ -140,7 +140,7 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
         _leave_out(rows, context, context.stamp(batch), skip)
         return
     try:
-        with limited(rows.sparkSession, context.table, batch):
+        with limited(rows.sparkSession, context.table.python, context.table.flow, batch):
             _write_unwritten(rows, batch, context)
     except (PySparkException, Py4JError) as error:
         if isinstance(error, commit.CONFLICTS) or not failed_rows.is_suspected(error, context.table):
@@ -153,7 +153,7 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
             return
         if context.is_prepared and not _writer_of(context.table).reads_again:
             raise SourceRowsNeeded from error
-        if context.table.origin.reads_files:
+        if context.table.reads_files:
             # Its files were searched already.
             raise failed_rows.not_narrowed(Work.of_batch(context.table, context.stamp(batch)), error) from error
         _write_isolated(rows, batch, context, error)
@@ -168,7 +168,7 @@ def _leave_out(rows: DataFrame, context: FlowContext, metadata: CommitMetadata, 
         metadata = metadata.reaching(table.watermark, context.newest)
     batch = replace(context.batch(rows, metadata), may_be_replay=True)
     reason = f"left out with batch {metadata.batch}, as {skip.who} has approved: {skip.reason}"
-    if table.origin.reads_files:
+    if table.reads_files:
         left_out: DataFrame | None = batch_of_files.left_out(batch, skip.who)
     else:
         left_out = _writer_of(table).left_out(batch, reason)
@@ -203,7 +203,7 @@ def _write_unwritten(rows: DataFrame, number: int, context: FlowContext) -> None
         # A backfill may have made rows of them.
         context.left_out = failed_rows.left_out(table)
     batch = context.batch(rows, metadata)
-    if context.fast_path and not table.origin.reads_files and not batch.left_out:
+    if context.fast_path and not table.reads_files and not batch.left_out:
         if written := _write_small(batch, context, context.fast_path):
             context.note(written)
             return
@@ -211,7 +211,7 @@ def _write_unwritten(rows: DataFrame, number: int, context: FlowContext) -> None
         batch = replace(batch, may_be_replay=batch.may_be_replay or has_companions, rows_before=context.rows_before)
     if batch.last_commit:
         require_unrestored(table, batch.last_commit)
-    if table.origin.reads_files:
+    if table.reads_files:
         # A batch of unknown size may be the first of a long history.
         prepare.tune(rows.sparkSession, batch.rows_before or prepare.SMALL_BATCH_ROWS)
         context.note(batch_of_files.write(batch, context.fast_path))

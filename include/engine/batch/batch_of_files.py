@@ -35,7 +35,7 @@ from include.errors import Unreachable
 from include.flows import files_source
 from include.lake import locations
 from include.settings import settings
-from include.spec import Files, Table
+from include.spec import Files, Flow
 
 CHANGED, SKIPPED, NOT_STORABLE = "changed", "skipped", "not storable"
 INVISIBLE = {
@@ -63,7 +63,7 @@ PARQUET = {
     "spark.sql.timeType.enabled": "true",
 }
 
-ResolveColumns = Callable[[SparkSession, Table, Iterable[FileColumn]], Columns]
+ResolveColumns = Callable[[SparkSession, Flow, Iterable[FileColumn]], Columns]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def write(batch: MicroBatch, fast_path: FastPath | None) -> Written:
 
 
 def _require_settled(
-    table: Table,
+    table: Flow,
     unread: list[BadFile],
     readable: list[FileHeader],
     present: dict[str, FolderFile],
@@ -167,7 +167,7 @@ def left_out(batch: MicroBatch, who: str) -> DataFrame:
     return _quarantine_rows(batch.spark, table, bad_files)
 
 
-def _commit(rows: DataFrame, size: int, table: Table, metadata: CommitMetadata, fast_path: FastPath | None) -> None:
+def _commit(rows: DataFrame, size: int, table: Flow, metadata: CommitMetadata, fast_path: FastPath | None) -> None:
     """Commits the rows. size: of the files, in bytes."""
     if fast_path and size <= MOST_SMALL_BYTES:
         try:
@@ -187,9 +187,7 @@ def _commit(rows: DataFrame, size: int, table: Table, metadata: CommitMetadata, 
     commit.commit(rows.coalesce(max(1, size // BYTES_PER_FILE)), table, metadata)
 
 
-def read(
-    spark: SparkSession, table: Table, heads: list[FileHeader], resolve: ResolveColumns = add_columns
-) -> DataFrame:
+def read(spark: SparkSession, table: Flow, heads: list[FileHeader], resolve: ResolveColumns = add_columns) -> DataFrame:
     """Returns the records of these files, with the table's columns. resolve: decides about new columns. Raises
     Broken.
     """
@@ -203,7 +201,7 @@ def read(
     return rows.withColumn("_filename", F.substr(path, begin)).drop(PATH)
 
 
-def _frames(spark: SparkSession, table: Table, heads: list[FileHeader], resolve: ResolveColumns) -> list[DataFrame]:
+def _frames(spark: SparkSession, table: Flow, heads: list[FileHeader], resolve: ResolveColumns) -> list[DataFrame]:
     """Returns the records, in a frame for each kind of files."""
     source = table.source_as(Files)
     kinds: dict[Hashable, list[FileHeader]] = {}
@@ -215,7 +213,7 @@ def _frames(spark: SparkSession, table: Table, heads: list[FileHeader], resolve:
 
 def unreadable_files(
     spark: SparkSession,
-    table: Table,
+    table: Flow,
     heads: list[FileHeader],
     present: dict[str, FolderFile],
     resolve: ResolveColumns = add_columns,
@@ -240,7 +238,7 @@ def unreadable_files(
 
 
 def _error_of(
-    spark: SparkSession, table: Table, heads: list[FileHeader], resolve: ResolveColumns, is_guarded: bool = True
+    spark: SparkSession, table: Flow, heads: list[FileHeader], resolve: ResolveColumns, is_guarded: bool = True
 ) -> Exception | None:
     """Returns the error of reading these files together, if any. Raises Unreachable if it is one of their store.
 
@@ -274,7 +272,7 @@ def _invisible_files(files: list[FolderFile]) -> Iterator[BadFile]:
             yield BadFile(file.path, file.problem, INVISIBLE[file.problem], file)
 
 
-def _unnamed(table: Table, bad_files: list[BadFile], last_commit: tuple[int, int] | None) -> list[BadFile]:
+def _unnamed(table: Flow, bad_files: list[BadFile], last_commit: tuple[int, int] | None) -> list[BadFile]:
     """Returns the present files that the quarantine does not list yet. Rows of an earlier try of this batch do not
     count.
     """
@@ -287,7 +285,7 @@ def _unnamed(table: Table, bad_files: list[BadFile], last_commit: tuple[int, int
     ]
 
 
-def _quarantine_rows(spark: SparkSession, table: Table, bad_files: list[BadFile]) -> DataFrame:
+def _quarantine_rows(spark: SparkSession, table: Flow, bad_files: list[BadFile]) -> DataFrame:
     rows = [
         (
             files_source.relative_name(table, bad_file.path),
@@ -301,12 +299,12 @@ def _quarantine_rows(spark: SparkSession, table: Table, bad_files: list[BadFile]
     return spark.createDataFrame(rows, f"{create_table.FILE_SCHEMA}, _rules ARRAY<STRING>").coalesce(1)
 
 
-def _folder_path(table: Table) -> str:
+def _folder_path(table: Flow) -> str:
     """Returns the folder as a path of its file system."""
     return landing_folder.file_system(settings().folder(table.source_as(Files).path))[1]
 
 
-def _uris(table: Table, heads: list[FileHeader]) -> list[str]:
+def _uris(table: Flow, heads: list[FileHeader]) -> list[str]:
     """Returns the files as Hadoop's `Path` expects them, which decodes nothing."""
     folder = settings().folder(table.source_as(Files).path)
     url = folder if "://" in folder else f"file://{folder}"

@@ -1,7 +1,7 @@
 """Writes a batch without the rows that make it fail: finds these, or says why they cannot be distinguished."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -28,7 +28,7 @@ from include.kafka import broker
 from include.lake import locations
 from include.ledger import row_outcomes
 from include.rules import FAILED
-from include.spec import CHANGE_SCHEMA, Kafka, Table, ddl
+from include.spec import CHANGE_SCHEMA, Flow, Kafka, Table, ddl
 from include.spec.origin import FAILED_REASON, FAILED_RECORD
 
 # Commits in which to look for rows that today's definition has made.
@@ -53,7 +53,7 @@ class Work:
     batch: int | None = None
 
     @classmethod
-    def of_batch(cls, table: Table, metadata: CommitMetadata) -> "Work":
+    def of_batch(cls, table: Flow, metadata: CommitMetadata) -> "Work":
         what = offset_ranges.describe(metadata.source, metadata.source_from, metadata.source_to)
         way_on = f"restart, or leave out the batch, which reads {what} (action skip)"
         return cls(table, table.flow, f"batch {metadata.batch}", way_on, metadata.batch)
@@ -80,7 +80,7 @@ def announce(work: Work, error: Exception) -> None:
     logs.warning(f"looks for the rows of {work.name} that fail: {failure.reason(error)}", work.owner)
 
 
-def has_made_rows(table: Table, flow_checkpoint: Checkpoint) -> bool:
+def has_made_rows(table: Flow, flow_checkpoint: Checkpoint) -> bool:
     """Whether today's definition of the flow has made rows in a committed batch."""
     definitions = checkpoint_files.owner(flow_checkpoint.path).get("definitions") or [{"from_batch": 0}]
     first = definitions[-1].get("from_batch", 0)
@@ -101,7 +101,7 @@ def isolated(batch: MicroBatch, error: Exception, check: Check, is_proven: bool)
     Raises FlowBroken for a definition under which every row fails, and for too many rows.
     """
     table, work = batch.table, Work.of_batch(batch.table, batch.metadata)
-    readable, unread = _readable(batch.rows, work, batch.metadata)
+    readable, unread = _readable(batch, work)
     if prepare.is_raw(table):
         yield Isolated(readable, unread)
         return
@@ -256,10 +256,10 @@ def bucket_place(start: int | None) -> dict[str, str | None]:
     return {"bucket": datetime.fromtimestamp(start, UTC).isoformat() if is_date else f"{start} s since 1970"}
 
 
-def left_out_with_batch(rows: DataFrame, table: Table, reason: str) -> DataFrame:
+def left_out_with_batch(rows: DataFrame, table: Flow, reason: str) -> DataFrame:
     """Returns source rows of an aggregate, or changes of such rows, for the quarantine, by which they are left out."""
     changes = ddl.columns(CHANGE_SCHEMA)
-    if table.origin.changes:
+    if table.source.changes:
         rows = rows.filter(F.col("_change_type").isin("insert", "update_postimage")).drop(*changes)
     columns = {FAILED_RECORD: transform.record(rows.columns), FAILED_REASON: F.lit(reason)}
     return _failed_rows(bisection.as_failed(rows.withColumns(columns)), 0, table).rows
@@ -277,8 +277,8 @@ def left_out(table: Table) -> frozenset[str]:
 
 
 def _run(rows: DataFrame, work: Work) -> None:
-    limits = nullcontext() if work.batch is None else limited(rows.sparkSession, work.table, work.batch)
-    with limits:
+    limits = None if work.batch is None else work.table.python
+    with limited(rows.sparkSession, limits, work.owner, work.batch or 0):
         rows.write.format("noop").mode("overwrite").save()
 
 
@@ -316,7 +316,7 @@ def not_narrowed(work: Work, error: Exception) -> SluiceError:
     )
 
 
-def of_unread_file(table: Table, metadata: CommitMetadata, error: Exception) -> SluiceError | None:
+def of_unread_file(table: Flow, metadata: CommitMetadata, error: Exception) -> SluiceError | None:
     """Returns the error of a batch whose source has a damaged or missing data file; None for another error."""
     cause = failure.of_exception(table.flow, error)
     if not (isinstance(cause, FlowFailed) and cause.error.startswith(UNREAD_FILE)):
@@ -349,13 +349,13 @@ def with_storable_times(records: DataFrame) -> DataFrame:
     )
 
 
-def _readable(rows: DataFrame, work: Work, metadata: CommitMetadata) -> tuple[DataFrame, FailedRows | None]:
+def _readable(batch: MicroBatch, work: Work) -> tuple[DataFrame, FailedRows | None]:
     """Returns the rows of the batch that can be read, and what cannot: Kafka records that Spark does not read."""
-    table = work.table
-    if not table.origin.reads_topics:
+    flow, rows, metadata = batch.table, batch.rows, batch.metadata
+    if not flow.source.reads_topics:
         return rows, None
-    source = table.source_as(Kafka)
-    guard = with_storable_times if prepare.is_raw(table) else lambda records: records
+    source = flow.source_as(Kafka)
+    guard = with_storable_times if prepare.is_raw(flow) else lambda records: records
     error = bisection.error_of(lambda: guard(rows).write.format("noop").mode("overwrite").save())
     if error is None:
         return rows, None
@@ -376,7 +376,7 @@ def _readable(rows: DataFrame, work: Work, metadata: CommitMetadata) -> tuple[Da
     failed = bisection.records_of(spark, places, [reason for _, reason in unread])
     readable = [range_ for part in _between(ranges, [row.position for row in search.found]) for range_ in part]
     records = read.kafka_between(spark, source, readable) if readable else rows.limit(0)
-    return records, _failed_rows(failed, len(unread), table)
+    return records, _failed_rows(failed, len(unread), flow)
 
 
 def _part(ranges: list[OffsetRange], begin: int, end: int) -> list[OffsetRange]:

@@ -22,7 +22,7 @@ from include.engine.rows.merge_changes import RETAINED, SEQUENCES, SHOWN, TRUNCA
 from include.engine.rows.micro_batch import MicroBatch
 from include.engine.rows.quality import RowCounts
 from include.lake import locations
-from include.spec import Table, Upsert, ddl
+from include.spec import Flow, Table, Upsert, ddl
 
 # Of a source row of the MERGE: whether its stored row has no place any more.
 GONE = "_gone"
@@ -48,7 +48,7 @@ class Merged:
 class MergeWriter(CheckedWriter):
     """Merges changes that meet the rules into the rows of their keys."""
 
-    def suits(self, table: Table) -> bool:
+    def suits(self, table: Flow) -> bool:
         return table.merges_changes
 
     def _commit(self, rows: DataFrame, counts: RowCounts, minutes: set[int], batch: MicroBatch) -> None:

@@ -17,7 +17,7 @@ from include.engine.rows.quality import RowCounts
 from include.engine.tables import create_table
 from include.lake import locations
 from include.rules import Rule
-from include.spec import Table
+from include.spec import Flow
 
 
 class Writer:
@@ -29,7 +29,7 @@ class Writer:
 
     reads_again: ClassVar[bool] = False
 
-    def suits(self, table: Table) -> bool:
+    def suits(self, table: Flow) -> bool:
         """Whether this is how the table is written."""
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ class Writer:
         with (
             failed_rows.isolated(batch, error, check, is_proven) as isolated,
             failed_rows.narrowed(work),
-            limited(batch.spark, batch.table, batch.metadata.batch),
+            limited(batch.spark, batch.table.python, batch.table.flow, batch.metadata.batch),
         ):
             # An earlier try may have left rows in the quarantine.
             return self.write(replace(batch, rows=isolated.rows, may_be_replay=True, failed=isolated.failed))
@@ -116,7 +116,7 @@ class CheckedWriter(Writer):
         finally:
             checked_rows.unpersist()
 
-    def _time_column(self, table: Table) -> str | None:
+    def _time_column(self, table: Flow) -> str | None:
         """Returns the column whose minutes `_commit` asks for, if any."""
         return None
 
@@ -154,7 +154,7 @@ def add_to_companion(rows: DataFrame, name: str, batch: MicroBatch) -> None:
 
 
 def _count_rows(
-    checked_rows: DataFrame, rules: tuple[Rule, ...], table: Table, time_column: str | None
+    checked_rows: DataFrame, rules: tuple[Rule, ...], table: Flow, time_column: str | None
 ) -> tuple[RowCounts, set[int], list[int | None]]:
     """Counts the rows by what the rules say of them. Also returns the minutes (seconds since 1970) of the kept rows,
     and watermark times (microseconds since 1970), the greatest of each group of rows that break the same rules.

@@ -32,7 +32,7 @@ from include.progress import Progress, counted
 from include.project.declaration import declaration_error, suggest
 from include.project.examination import Examination
 from include.settings import settings
-from include.spec import FILES_SCHEMA, Bucket, Cast, Expect, Lookup, PythonLimits, References, Rule, Table, ddl
+from include.spec import FILES_SCHEMA, Bucket, Cast, Expect, Flow, Lookup, PythonLimits, References, Rule, Table, ddl
 
 
 def with_lookups(spark: SparkSession, source: DataFrame, table: Table, tables: Catalog) -> DataFrame:
@@ -109,13 +109,15 @@ def _check_table(spark: SparkSession, table: Table, tables: Catalog) -> None:
         if table.is_view:
             if not any(_is_unknown(reader, tables) for reader in table.readers):
                 _check_view(spark, table, tables)
-        elif not table.origin.reads_files and not _is_unknown(table, tables):
-            _check_flow(spark, table, tables)
+        else:
+            for flow in table.flows:
+                if not flow.reads_files and not _is_unknown(flow, tables):
+                    _check_flow(spark, flow, tables)
     except (Py4JNetworkError, ConnectionError) as error:
         raise SetupError(f"Spark ended while it analysed {table.name}: see {_log()}") from error
 
 
-def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
+def _check_flow(spark: SparkSession, table: Flow, tables: Catalog) -> None:
     source = _empty_source(spark, table, tables)
     _check_columns_of_files(table, source, tables)
     _check_sources(spark, table, {SOURCE})
@@ -129,7 +131,7 @@ def _check_flow(spark: SparkSession, table: Table, tables: Catalog) -> None:
         _check_timestamp(table, rows, "watermark", table.watermark.of)
 
 
-def _check_columns_of_files(table: Table, rows: DataFrame, tables: Catalog) -> None:
+def _check_columns_of_files(table: Flow, rows: DataFrame, tables: Catalog) -> None:
     """Raises DeclarationError for a Cast of a column that the files of the source have not had so far."""
     if not isinstance(table.parse, Cast) or not _reads_files(table, tables):
         return
@@ -138,8 +140,8 @@ def _check_columns_of_files(table: Table, rows: DataFrame, tables: Catalog) -> N
         if ddl.key(name) not in known:
             raise declaration_error(
                 table,
-                f"Cast of '{name}', which {table.origin.table} has not so far: declare `{name} STRING` in the schema "
-                f"of {table.origin.table}, and it is NULL until a file has it, or correct its name",
+                f"Cast of '{name}', which {table.source.table} has not so far: declare `{name} STRING` in the schema "
+                f"of {table.source.table}, and it is NULL until a file has it, or correct its name",
             )
 
 
@@ -147,15 +149,14 @@ def notes(tables: Catalog) -> list[str]:
     """Returns a sentence for each table that cannot be judged, because its columns come from files not yet read."""
     unknown = [flow for flow in tables.flows.values() if _is_unknown(flow, tables)]
     return [
-        f"{flow.flow} is not judged, as {flow.origin.table} gets its columns from its first files: declare in its "
+        f"{flow.flow} is not judged, as {flow.source.table} gets its columns from its first files: declare in its "
         f"schema those that {flow.flow} needs, and they are NULL until a file has them"
         for flow in unknown
     ]
 
 
-def _reads_files(table: Table, tables: Catalog) -> bool:
-    source = table.origin
-    return not table.steps and source.reads_table and tables.tables[source.table].origin.reads_files
+def _reads_files(flow: Flow, tables: Catalog) -> bool:
+    return not flow.steps and flow.source.reads_table and tables.tables[flow.source.table].reads_files
 
 
 def _check_view(spark: SparkSession, view: Table, tables: Catalog) -> None:
@@ -176,19 +177,19 @@ def _sources(table: Table) -> list[str]:
     return [*sources, *looked_up, *(step.name for step in table.steps)]
 
 
-def _is_unknown(table: Table, tables: Catalog) -> bool:
+def _is_unknown(table: Flow, tables: Catalog) -> bool:
     """Whether the columns of its source come from files that no flow has read yet."""
-    if table.steps or not table.origin.reads_table:
+    if table.steps or not table.source.reads_table:
         return False
-    source = tables.tables[table.origin.table]
+    source = tables.tables[table.source.table]
     return source.schema == FILES_SCHEMA and not locations.is_stored(source.name)
 
 
-def _empty_source(spark: SparkSession, table: Table, tables: Catalog) -> DataFrame:
+def _empty_source(spark: SparkSession, table: Flow, tables: Catalog) -> DataFrame:
     if table.steps:
         return empty(spark, schema_of(table.steps[-1]))
     # A recomputed table reads rows, not changes.
-    changes = table.origin.changes and not table.is_recomputed
+    changes = table.source.changes and not table.is_recomputed
     return empty(spark, read.columns(spark, table, tables, changes))
 
 

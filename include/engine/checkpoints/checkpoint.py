@@ -24,10 +24,10 @@ from include.kafka.retention import LostOffsets
 from include.lake import directories, locations
 from include.lake.paths import LakePath, names
 from include.recovery import unseeded_generations
-from include.spec import Table
+from include.spec import Flow
 
 
-def require_unread(flow: Table, source: dict[str, Any]) -> None:
+def require_unread(flow: Flow, source: dict[str, Any]) -> None:
     """Raises FlowBroken if another flow has read this source into the table: its rows would come twice.
 
     That flow may have had another name, or may have been the table's only flow.
@@ -82,7 +82,7 @@ class Checkpoint:
     skip: Skip | None = None
 
 
-def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
+def claim(spark: SparkSession, table: Flow, reset: Reset | None) -> Checkpoint:
     """Returns the newest generation, locked by this JVM, with its owner file written or checked. The caller holds the
     flow's lease.
 
@@ -104,7 +104,7 @@ def claim(spark: SparkSession, table: Table, reset: Reset | None) -> Checkpoint:
     return replace(_deploy(flow_checkpoint, table), lost=beginning.lost)
 
 
-def begin_next_generation(spark: SparkSession, table: Table, reset: Reset) -> tuple[int, StartPosition]:
+def begin_next_generation(spark: SparkSession, table: Flow, reset: Reset) -> tuple[int, StartPosition]:
     """Begins the next generation, as `claim` does. Returns its number and where it resumes."""
     if unseeded_generations.lacks_seed_commit(table):
         # The flow would read again what the refresh has read after the flow's last commit.
@@ -119,7 +119,7 @@ def begin_next_generation(spark: SparkSession, table: Table, reset: Reset) -> tu
     return number, beginning
 
 
-def _lock_home(spark: SparkSession, table: Table) -> LakePath:
+def _lock_home(spark: SparkSession, table: Flow) -> LakePath:
     """Locks and returns the directory of the flow's checkpoints."""
     lock = locations.checkpoint_lock(table.flow)
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -148,14 +148,14 @@ def _lock(spark: SparkSession, path: Path, flow: str) -> None:
 _locked: dict[Path, Any] = {}
 
 
-def _require_no_commit(table: Table) -> None:
+def _require_no_commit(table: Flow) -> None:
     metadata = last_commit_metadata(table)
     if metadata:
         path = locations.checkpoints(table.flow) / str(metadata["generation"])
         raise _checkpoint_lost_error(table, path, f"batch {metadata['batch']}")
 
 
-def _open(path: LakePath, generation_number: int, table: Table, owner: dict[str, Any]) -> Checkpoint:
+def _open(path: LakePath, generation_number: int, table: Flow, owner: dict[str, Any]) -> Checkpoint:
     stored_owner = checkpoint_files.owner(path)
     _check_owner(stored_owner, owner, path, table)
     checkpoint_files.check(path)
@@ -193,7 +193,7 @@ def _batch_number(batch: int | None) -> int:
     return -1 if batch is None else batch
 
 
-def _check_owner(stored_owner: dict[str, Any], owner: dict[str, Any], path: LakePath, table: Table) -> None:
+def _check_owner(stored_owner: dict[str, Any], owner: dict[str, Any], path: LakePath, table: Flow) -> None:
     stored_identity = {key: stored_owner.get(key) for key in owner}
     if stored_identity == owner:
         return
@@ -203,7 +203,7 @@ def _check_owner(stored_owner: dict[str, Any], owner: dict[str, Any], path: Lake
     raise _definition_error(table, path, stored_identity, owner)
 
 
-def _definition_error(table: Table, path: LakePath, stored_owner: object, owner: object) -> FlowBroken:
+def _definition_error(table: Flow, path: LakePath, stored_owner: object, owner: object) -> FlowBroken:
     return FlowBroken(
         f"{table.flow}: its checkpoint {path} belongs to {stored_owner}, not to {owner}, and Spark cannot "
         f"go on from there: restore the declaration, give the new one a name of its own, or rebuild the whole table "
@@ -212,7 +212,7 @@ def _definition_error(table: Table, path: LakePath, stored_owner: object, owner:
     )
 
 
-def _check_write(path: LakePath, owner: dict[str, Any], table: Table) -> None:
+def _check_write(path: LakePath, owner: dict[str, Any], table: Flow) -> None:
     """Raises FlowBroken if the write mode changed: the new generation writes the same table, with the same keys."""
     try:
         stored_owner = checkpoint_files.owner(path)
@@ -223,7 +223,7 @@ def _check_write(path: LakePath, owner: dict[str, Any], table: Table) -> None:
         raise _definition_error(table, path, stored_owner.get("write"), owner["write"])
 
 
-def _check_table(path: LakePath, table: Table, committed: int, newest: int, written: int) -> None:
+def _check_table(path: LakePath, table: Flow, committed: int, newest: int, written: int) -> None:
     """Raises FlowBroken for a lost checkpoint (all rows twice) or a lost table (old rows missing); Spark notices
     neither.
     """
@@ -233,21 +233,21 @@ def _check_table(path: LakePath, table: Table, committed: int, newest: int, writ
         raise _table_lost_error(table, path)
 
 
-def require_unrestored(table: Table, written: tuple[int, int]) -> None:
+def require_unrestored(table: Flow, written: tuple[int, int]) -> None:
     """Raises FlowBroken if a RESTORE by hand has undone the flow's newest batch. written: its generation and batch."""
     last = last_commit_metadata(table)
     if last and (int(last["generation"]), int(last["batch"])) < written:
         raise commit_history.restored_error(table.flow, f"behind batch {last['generation']}/{last['batch']}")
 
 
-def _unfinished_refresh_error(table: Table) -> FlowFailed:
+def _unfinished_refresh_error(table: Flow) -> FlowFailed:
     return FlowFailed(
         f"{table.flow}: a full refresh of its table is not done, and a start would leave rows out or double them: wait "
         f"for it, or where it has died run it again (jobs/backfill.py --table {table.name} --full)"
     )
 
 
-def _table_lost_error(table: Table, path: LakePath) -> FlowBroken:
+def _table_lost_error(table: Flow, path: LakePath) -> FlowBroken:
     return FlowBroken(
         f"{table.flow}: its checkpoint {path} is done with batches that the table does not hold, so a start would "
         f"leave rows out: restore the table from its backup, or read all that the source still holds (action reset "
@@ -256,7 +256,7 @@ def _table_lost_error(table: Table, path: LakePath) -> FlowBroken:
     )
 
 
-def _checkpoint_lost_error(table: Table, path: LakePath, written: str) -> FlowBroken:
+def _checkpoint_lost_error(table: Flow, path: LakePath, written: str) -> FlowBroken:
     return FlowBroken(
         f"{table.flow}: the table holds {written}, which its checkpoint {path} does not know, so a start would "
         f"write rows twice: restore that directory from its backup, or begin a new generation where the table ends "
@@ -265,7 +265,7 @@ def _checkpoint_lost_error(table: Table, path: LakePath, written: str) -> FlowBr
     )
 
 
-def _deploy(flow_checkpoint: Checkpoint, table: Table) -> Checkpoint:
+def _deploy(flow_checkpoint: Checkpoint, table: Flow) -> Checkpoint:
     """Records the batch from which today's definition holds, if it is new."""
     definitions, first = checkpoint_files.owner(flow_checkpoint.path)["definitions"], flow_checkpoint.written + 1
     today = {"sha256": definition.fingerprint(table), "rows": definition.rows_fingerprint(table)}
@@ -281,7 +281,7 @@ def _deploy(flow_checkpoint: Checkpoint, table: Table) -> Checkpoint:
     return replace(flow_checkpoint, deployed_from=first, has_older_rows=is_other)
 
 
-def add_topics(flow_checkpoint: Checkpoint, flow: Table, new_topics: dict[str, str]) -> Checkpoint:
+def add_topics(flow_checkpoint: Checkpoint, flow: Flow, new_topics: dict[str, str]) -> Checkpoint:
     """Adds topics to the checkpoint's source before their first record is written. new_topics: ids by name.
 
     Raises FlowBroken if another flow of the table has read one of them.

@@ -4,14 +4,14 @@ import ast
 import hashlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from include import catalog
 from include.checkpoints import checkpoint_files
 from include.errors import FlowBroken
 from include.lake.paths import LakePath
-from include.spec import Avro, Debezium, Json, Parse, Table, Transform, ddl
+from include.spec import Avro, Debezium, Flow, Json, Parse, Table, Transform, ddl
 from include.spec.origin import NOT_SENT
 
 # Fields that change how a flow runs, but not its rows. A flow whose cluster is another one than before is refused.
@@ -42,10 +42,17 @@ NEWER = {
 def fingerprint(table: Table) -> str:
     """Returns the SHA-256 of the declaration and of the files that hold the transforms of the table and its steps."""
     parts = (*table.steps, table)
-    texts = [f"{replace(part, transform=None, steps=())!r}\n{_code(part.transform)}" for part in parts]
+    texts = [f"{declared(part)}\n{_code(part.transform)}" for part in parts]
     texts += [repr(values) for part in parts for values in _newer_values(part.parse)]
     texts += [repr(options) for part in parts if (options := _file_options(part.source))]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def declared(table: Table) -> str:
+    """Returns the declaration without its transform, in the form of older releases, whose fingerprints stay valid."""
+    values = {field.name: getattr(table, field.name) for field in fields(Table) if field.repr and field.name != "steps"}
+    values |= {"transform": None, "branch": table.branch if isinstance(table, Flow) else None, "steps": ()}
+    return f"Table({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
 def rows_fingerprint(table: Table) -> str:

@@ -28,7 +28,7 @@ from include.engine.rows.micro_batch import MicroBatch, Written
 from include.engine.rows.transform import Buckets
 from include.flows.batch_files import SourceFile
 from include.lake import data_files, locations
-from include.spec import Bucket, Table, Upsert
+from include.spec import Bucket, Flow, Upsert
 
 # Most rows of the source that a batch reads: those of its buckets, or all if there are no buckets.
 MOST_SOURCE_ROWS = 200_000
@@ -39,18 +39,18 @@ Starts = set[int | None]
 class Aggregator(Writer):
     """Writes the batches of one flow whose table is recomputed, by time buckets or completely."""
 
-    def __init__(self, spark: SparkSession, table: Table) -> None:
+    def __init__(self, spark: SparkSession, table: Flow) -> None:
         super().__init__(spark, table)
         self._write = table.write_as(Upsert)
         self._bucket = self._write.recompute
-        self._source = table.origin.table
+        self._source = table.source.table
         self._open_tables: dict[str, DeltaTable] = {}
         self._columns: list[str] | None = None
 
     @staticmethod
-    def suits(table: Table) -> bool:
+    def suits(table: Flow) -> bool:
         """Whether the files of the source show which rows a batch recomputes."""
-        return table.is_recomputed and table.origin.reads_table and not table.origin.changes and not table.steps
+        return table.is_recomputed and table.source.reads_table and not table.source.changes and not table.steps
 
     def write(self, batch: MicroBatch, planned: PlannedRead) -> Written | Refusal:
         """Recomputes the buckets of the rows in the files of the batch, or all rows."""

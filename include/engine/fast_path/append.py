@@ -20,7 +20,7 @@ from include.engine.fast_path.writer import Companion, Writer
 from include.engine.rows import deduplicate, prepare, storable
 from include.engine.rows.micro_batch import MicroBatch, Written
 from include.kafka import cluster
-from include.spec import Append, Kafka, Table
+from include.spec import Append, Flow, Kafka
 
 # Most records of a raw topic in a batch, which go to one file unchanged: with Spark's cores in this process, and on a
 # cluster, where they read in parallel.
@@ -30,7 +30,7 @@ MOST_LOCAL_RECORDS, MOST_REMOTE_RECORDS = 2_000_000, 10_000
 class Appender(Writer):
     """Appends the batches of one flow: the good rows, each identity once."""
 
-    def __init__(self, spark: SparkSession, table: Table) -> None:
+    def __init__(self, spark: SparkSession, table: Flow) -> None:
         super().__init__(spark, table)
         self._write = table.write_as(Append)
         self._collector = Collector(table)
@@ -42,7 +42,7 @@ class Appender(Writer):
         )
 
     @staticmethod
-    def suits(table: Table) -> bool:
+    def suits(table: Flow) -> bool:
         return table.write.appends
 
     def write(self, batch: MicroBatch, planned: PlannedRead) -> Written | Refusal:
@@ -113,14 +113,14 @@ class Appender(Writer):
 class RecordAppender(Appender):
     """Appends Kafka records as they are. It reads them itself, unless they have headers or the id of a schema."""
 
-    def __init__(self, spark: SparkSession, table: Table) -> None:
+    def __init__(self, spark: SparkSession, table: Flow) -> None:
         super().__init__(spark, table)
-        self._topics = None if table.origin.schema_ids else TopicReader(cluster.of(table.source_as(Kafka)))
+        self._topics = None if table.source.schema_ids else TopicReader(cluster.of(table.source_as(Kafka)))
         is_local = str(spark.sparkContext.master).startswith("local")
         self._most_records = MOST_LOCAL_RECORDS if is_local else MOST_REMOTE_RECORDS
 
     @staticmethod
-    def suits(table: Table) -> bool:
+    def suits(table: Flow) -> bool:
         return table.write.appends and prepare.is_raw(table)
 
     def write(self, batch: MicroBatch, planned: PlannedRead) -> Written | Refusal:
@@ -178,7 +178,7 @@ def _float_keys(values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, ...]:
     return is_nan, numbers, pc.divide(1.0, numbers)
 
 
-def refusal(table: Table, write: Append, columns: pa.Schema) -> Refusal | None:
+def refusal(table: Flow, write: Append, columns: pa.Schema) -> Refusal | None:
     """Returns why the fast path cannot write the table, if so. columns: of the table."""
     if not write.unique:
         return None

@@ -18,7 +18,7 @@ from include.engine.rows.micro_batch import MicroBatch
 from include.engine.rows.quality import RowCounts
 from include.engine.rows.watermark import EventTimes
 from include.rules import Rule
-from include.spec import Table, WriteMode
+from include.spec import Flow, WriteMode
 
 MOST_ROWS = 50_000
 MOST_BYTES = 64_000_000
@@ -47,7 +47,7 @@ class JudgedRows:
 class Collector:
     """Collects the batches of one flow, and knows how large its rows are."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Flow) -> None:
         self._table = table
         self._bytes_per_row: float = BYTES_PER_ROW
         self._dimensions = Dimensions(table)

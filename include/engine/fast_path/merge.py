@@ -27,7 +27,7 @@ from include.engine.fast_path.writer import Companion, Writer, is_committed
 from include.engine.rows import merge_changes, transform
 from include.engine.rows.merge_changes import DELETED, IS_CURRENT, RETAINED, SHOWN, TRUNCATES, KeyOutcomes
 from include.engine.rows.micro_batch import MicroBatch, Written
-from include.spec import Table, Upsert
+from include.spec import Flow, Upsert
 
 # Most bytes of retained changes in memory, about four million deletes. More are read again for each batch.
 MOST_BYTES = 128_000_000
@@ -38,7 +38,7 @@ MOST_PARTS = 50
 class Retained:
     """The retained changes of one table, which one flow writes. Keeps them in memory at the version it has read."""
 
-    def __init__(self, table: Table, write: Upsert, companion: Companion) -> None:
+    def __init__(self, table: Flow, write: Upsert, companion: Companion) -> None:
         self._table = table
         self._write = write
         self._companion = companion
@@ -139,7 +139,7 @@ class MergedRows:
 class Merger(Writer):
     """Merges the batches of one flow."""
 
-    def __init__(self, spark: SparkSession, table: Table) -> None:
+    def __init__(self, spark: SparkSession, table: Flow) -> None:
         super().__init__(spark, table)
         self._write = table.write_as(Upsert)
         self._collector = Collector(table)
@@ -149,7 +149,7 @@ class Merger(Writer):
         self._retained = Retained(table, self._write, retained)
 
     @staticmethod
-    def suits(table: Table) -> bool:
+    def suits(table: Flow) -> bool:
         return table.merges_changes
 
     def write(self, batch: MicroBatch, planned: PlannedRead) -> Written | Refusal:

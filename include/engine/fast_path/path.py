@@ -22,7 +22,7 @@ from include.engine.fast_path.transaction import NotSupported, Refusal
 from include.engine.fast_path.writer import Writer
 from include.engine.rows.micro_batch import MicroBatch, Written
 from include.settings import settings
-from include.spec import Table
+from include.spec import Flow
 
 # One per write mode. The first that suits a table writes it.
 WRITERS: tuple[type[Writer], ...] = (RecordAppender, Appender, Aggregator, Merger)
@@ -31,12 +31,12 @@ LIBRARY_ERRORS = (pa.ArrowException, DeltaError, OSError, KeyError)
 NUMBER_ERRORS = (ValueError, OverflowError)
 
 
-def suits(table: Table) -> bool:
+def suits(table: Flow) -> bool:
     """Whether small batches of the table's flow may take the fast path."""
     return settings().fast_path and not table.is_view and _writer_of(table) is not None
 
 
-def of(spark: SparkSession, table: Table) -> "FastPath | None":
+def of(spark: SparkSession, table: Flow) -> "FastPath | None":
     """Returns the fast path of a flow; None if Spark writes all of its batches."""
     if not suits(table):
         return None
@@ -46,14 +46,14 @@ def of(spark: SparkSession, table: Table) -> "FastPath | None":
     return FastPath(spark, table)
 
 
-def _writer_of(table: Table) -> type[Writer] | None:
+def _writer_of(table: Flow) -> type[Writer] | None:
     return next((writer for writer in WRITERS if writer.suits(table)), None)
 
 
 class FastPath:
     """The fast path of one flow in one process."""
 
-    def __init__(self, spark: SparkSession, table: Table) -> None:
+    def __init__(self, spark: SparkSession, table: Flow) -> None:
         writer = _writer_of(table)
         assert writer, f"no writer suits {table.name}"
         self._table = table

@@ -10,7 +10,7 @@ from include.engine.fast_path.transaction import Refusal
 from include.errors import FlowBroken
 from include.flows.batch_files import AppendedFiles, SourceFile
 from include.lake import locations
-from include.spec import Delta, Table
+from include.spec import Delta, Flow
 
 # A batch that reads more commits is not small.
 MOST_VERSIONS = 200
@@ -31,8 +31,8 @@ class PlannedRead:
 class Source:
     """The source of one flow."""
 
-    def __init__(self, table: Table) -> None:
-        self._table, self._source = table, table.origin
+    def __init__(self, table: Flow) -> None:
+        self._table, self._source = table, table.source
 
     def between(self, begin: Any, end: Any) -> PlannedRead | Refusal:
         """Returns what lies between two offsets of the stream. Refuses what takes reading the rows."""

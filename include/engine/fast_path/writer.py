@@ -14,7 +14,7 @@ from include.engine.fast_path.source import PlannedRead
 from include.engine.fast_path.transaction import Refusal, Target, Transaction
 from include.engine.rows.micro_batch import MicroBatch, Written
 from include.lake import locations
-from include.spec import Table
+from include.spec import Flow
 from include.spec.origin import FAILED_REASON, FAILED_RECORD
 
 _TYPES = {
@@ -29,14 +29,14 @@ _TYPES = {
 class Writer:
     """Writes the small batches of one flow, in one write mode."""
 
-    def __init__(self, spark: SparkSession, table: Table) -> None:
+    def __init__(self, spark: SparkSession, table: Flow) -> None:
         self._spark = spark
         self._table = table
         self.target = Target(spark, table.name)
         self.companions: tuple[Companion, ...] = ()
 
     @staticmethod
-    def suits(table: Table) -> bool:
+    def suits(table: Flow) -> bool:
         """Whether this is how the table is written."""
         raise NotImplementedError
 

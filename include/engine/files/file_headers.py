@@ -15,7 +15,7 @@ from include.engine.files.formats.format import VANISHED, FileHeader
 from include.errors import Unreachable
 from include.lake import outages
 from include.settings import settings
-from include.spec import FILES_SCHEMA, Files, Table, ddl
+from include.spec import FILES_SCHEMA, Files, Flow, ddl
 
 THREADS = 16
 CHUNK_BYTES = 8_388_608
@@ -23,7 +23,7 @@ CHUNK_BYTES = 8_388_608
 FILE_ERRORS = (OSError, ValueError, pyarrow.ArrowException, csv.Error, RecursionError, MemoryError)
 
 
-def read_headers(table: Table, paths: Iterable[str]) -> list[FileHeader]:
+def read_headers(table: Flow, paths: Iterable[str]) -> list[FileHeader]:
     """Returns the heads in the order of `paths`."""
     source = table.source_as(Files)
     file_format = registry.of(source)

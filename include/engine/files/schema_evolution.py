@@ -11,13 +11,13 @@ from include.engine.files.formats.columns import FILE_COLUMNS, Columns, FileColu
 from include.engine.files.formats.csv_header import is_readable
 from include.errors import FlowBroken
 from include.lake import locations
-from include.spec import Files, Table, ddl
+from include.spec import Files, Flow, Table, ddl
 
 # Limits the damage of keys that are data, such as customer ids.
 MOST_COLUMNS = 1_000
 
 
-def add_columns(spark: SparkSession, table: Table, file_columns: Iterable[FileColumn]) -> Columns:
+def add_columns(spark: SparkSession, table: Flow, file_columns: Iterable[FileColumn]) -> Columns:
     """Returns the table's columns for a batch with these file columns, and adds new ones to the table. Raises
     Broken.
     """
@@ -28,7 +28,7 @@ def add_columns(spark: SparkSession, table: Table, file_columns: Iterable[FileCo
     return columns
 
 
-def plan_columns(spark: SparkSession, table: Table, file_columns: Iterable[FileColumn]) -> Columns:
+def plan_columns(spark: SparkSession, table: Flow, file_columns: Iterable[FileColumn]) -> Columns:
     """Returns what `add_columns` does without altering the table, which need not be stored."""
     return _resolve_columns(schema_of(spark, table), table, file_columns)[0]
 
@@ -41,7 +41,7 @@ def schema_of(spark: SparkSession, table: Table) -> T.StructType:
 
 
 def _resolve_columns(
-    schema: T.StructType, table: Table, file_columns: Iterable[FileColumn]
+    schema: T.StructType, table: Flow, file_columns: Iterable[FileColumn]
 ) -> tuple[Columns, list[T.StructField]]:
     """Returns the table's columns for a batch with these file columns, and those that are new. Raises FlowBroken."""
     source = table.source_as(Files)

@@ -69,10 +69,11 @@ def replace_left_out(spark: SparkSession, left_out: LeftOut, commits: Commits) -
     table, is_whole = commits.table, commits.job.range == Slice()
     if not is_whole and not left_out.superseded:
         return
-    failed = left_out.failed.get(table.flow)
+    flow = table.single_flow.flow
+    failed = left_out.failed.get(flow)
     rows = read_table(spark, table.quarantine).limit(0) if failed is None else failed
     with commit.user_metadata(spark, commits.metadata, {}):
-        rows = commit.with_batch_columns(rows, commits.last[table.flow])
+        rows = commit.with_batch_columns(rows, commits.last[flow])
         _replace(rows.coalesce(1), table.quarantine, left_out.condition("true" if is_whole else "false"))
 
 
@@ -85,7 +86,7 @@ def replace_retained(changes: DataFrame, write: Upsert, commits: Commits) -> Dat
     result = merge_changes.merged(changes.withColumn(RETAINED, F.lit(False)), write).localCheckpoint()
     hidden = result.filter(~F.col(SHOWN)).select(*[f"`{name}`" for name in transform.names_of_retained(table)])
     with commit.user_metadata(changes.sparkSession, commits.metadata_of(0), {}):
-        rows = commit.with_batch_columns(hidden, commits.last[table.flow])
+        rows = commit.with_batch_columns(hidden, commits.last[table.single_flow.flow])
         _replace(rows.coalesce(1), table.retained, commits.replaced)
     names = struct_type.from_ddl(table.schema).fieldNames()
     return result.filter(SHOWN).select(*[F.col(f"`{name}`") for name in names])

@@ -29,7 +29,7 @@ from include.flows.batch_files import AppendedFiles
 from include.lake import locations
 from include.project import ranges
 from include.rules import Expect, Rule
-from include.spec import Append, Delta, Table, Upsert
+from include.spec import Append, Delta, Flow, Table, Upsert
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def last_commits(table: Table) -> dict[str, dict[str, Any]]:
     return {name: {**last, "source_to": _resume_at(flow, last["source_to"])} for name, (flow, last) in flows.items()}
 
 
-def _resume_at(flow: Table, offset: dict[str, Any]) -> dict[str, Any]:
+def _resume_at(flow: Flow, offset: dict[str, Any]) -> dict[str, Any]:
     """Returns the offset from which the flow reads on: behind commits that replaced rows right after `offset`."""
     return delta_source.skip_replacements(offset, flow.source_as(Delta))
 
@@ -112,7 +112,7 @@ def _made(
     return RangeRows(rows, count, commits, sum((part.left_out for part in parts.values()), LeftOut()))
 
 
-def compute_aggregate(spark: SparkSession, table: Table, job: Backfill) -> RangeRows:
+def compute_aggregate(spark: SparkSession, table: Flow, job: Backfill) -> RangeRows:
     """Computes the buckets of the range, or all rows of a table without buckets, inside the window. A bucket that
     cannot be computed keeps its stored rows.
     """
@@ -123,7 +123,7 @@ def compute_aggregate(spark: SparkSession, table: Table, job: Backfill) -> Range
     if bucket:
         read_range = job.range.extended(write.reach_seconds).condition(bucket.of)
         buckets = transform.Buckets(read_range, job.range.condition(bucket.name))
-    source = transform.of_buckets(read_table(spark, table.origin.table, version), table, buckets)
+    source = transform.of_buckets(read_table(spark, table.source.table, version), table, buckets)
     try:
         rows = transform.recomputed(spark, table, write, version, buckets)
         rows, count = _persist_on_disk(storable.guarded(rows, storable.constraints_of(table)))
@@ -174,7 +174,7 @@ def check_rows(spark: SparkSession, table: Table, job: Backfill, range_rows: Ran
         yield CheckedRows(good, bad, counts.kept, commits, now_left_out)
 
 
-def _rows_read(spark: SparkSession, flow: Table, last_commit: dict[str, Any]) -> DataFrame:
+def _rows_read(spark: SparkSession, flow: Flow, last_commit: dict[str, Any]) -> DataFrame:
     """Returns all source rows that the flow has read, exact to the file."""
     source = flow.source_as(Delta)
     path, end = locations.table_path(source.table), last_commit["source_to"]
@@ -211,9 +211,9 @@ def _add_newer_rows(
     return range_rows.rows.unionByName(made.rows), range_rows.left_out + made.left_out
 
 
-def _has_replaced(flow: Table, begin: Any, end: Any) -> bool:
+def _has_replaced(flow: Flow, begin: Any, end: Any) -> bool:
     """Returns whether a commit of the source between two offsets removed rows."""
-    log = DeltaLog(locations.table_path(flow.origin.table))
+    log = DeltaLog(locations.table_path(flow.source.table))
     first = delta_position(begin)[0] + bool(begin.get("isStartingVersion"))
     versions = [version for version in log.versions if first <= version <= delta_position(end)[0]]
     removed = (
@@ -222,7 +222,7 @@ def _has_replaced(flow: Table, begin: Any, end: Any) -> bool:
     return any(file.get("dataChange", True) for file in removed)
 
 
-def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFrame | None:
+def _between(spark: SparkSession, flow: Flow, begin: Any, end: Any) -> DataFrame | None:
     """Returns the rows of the files between two offsets without listing the whole source, which would take too long."""
     source = flow.source_as(Delta)
     path = locations.table_path(source.table)
@@ -230,7 +230,7 @@ def _between(spark: SparkSession, flow: Table, begin: Any, end: Any) -> DataFram
     return read.delta_files(spark, source.table, files) if files else None
 
 
-def _transformed(rows: DataFrame, flow: Table, job: Backfill) -> DataFrame:
+def _transformed(rows: DataFrame, flow: Flow, job: Backfill) -> DataFrame:
     """Returns the transformed rows that lie in the range, with the columns of `RangeRows.rows`."""
     rows = transform.apply_transform(transform.apply_steps(rows, flow), flow).filter(condition(flow, job))
     return rows.withColumn("_flow", F.lit(flow.flow))

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from include.delta import stored_table
 from include.delta.commit_history import Action, RecomputeNeeded, appended_files
 from include.delta.delta_log import DeltaLog
 from include.engine import commit, struct_type
+from include.engine.checkpoints import definition
 from include.engine.commit import read_table
 from include.engine.jobs.incremental_plan import ViewPlan
 from include.engine.rows import storable, transform
@@ -79,7 +80,7 @@ class Computation:
         schemas = {table: rows.schema for table, rows in self.tables.items()}
         plan = ViewPlan(self._spark, schemas, self._compute)
         # The transform counts by its plan, which shows what it calls in other files, too.
-        declared = f"{replace(self._view, transform=None, steps=())!r}\n{plan.text}"
+        declared = f"{definition.declared(self._view)}\n{plan.text}"
         self._definition = FORM + hashlib.sha256(declared.encode()).hexdigest()
         self._require_groups_kept(plan)
         base, base_method, version = untouched(self._view.name)

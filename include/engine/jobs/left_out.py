@@ -21,7 +21,7 @@ from include.engine.rows.micro_batch import FailedRows
 from include.engine.rows.transform import Buckets
 from include.project.ranges import Slice
 from include.rules import Expect
-from include.spec import Table, Upsert
+from include.spec import Flow, Table, Upsert
 from include.spec.origin import FAILED_RECORD
 
 
@@ -73,7 +73,7 @@ class FlowLeftOut:
 
 def of_flow(
     source: DataFrame,
-    flow: Table,
+    flow: Flow,
     job: Backfill,
     make: Callable[[DataFrame], DataFrame],
     known: frozenset[str],
@@ -98,7 +98,7 @@ def of_flow(
     return FlowLeftOut(LeftOut({flow.flow: failed.rows} if failed else {}, failing | passing), failing)
 
 
-def of_aggregate(source: DataFrame, table: Table, write: Upsert, job: Backfill, buckets: Buckets) -> LeftOut:
+def of_aggregate(source: DataFrame, table: Flow, write: Upsert, job: Backfill, buckets: Buckets) -> LeftOut:
     """Returns what leaves the quarantine of an aggregate where nothing fails. source, buckets: of the range."""
     known = failed_rows.left_out(table)
     if not known or job.range == Slice():
@@ -108,7 +108,7 @@ def of_aggregate(source: DataFrame, table: Table, write: Upsert, job: Backfill, 
 
 @contextmanager
 def isolated_aggregate(
-    source: DataFrame, table: Table, write: Upsert, job: Backfill, buckets: Buckets, version: int, error: Exception
+    source: DataFrame, table: Flow, write: Upsert, job: Backfill, buckets: Buckets, version: int, error: Exception
 ) -> Iterator[tuple[DataFrame, LeftOut]]:
     """Yields the rows of an aggregate without the source rows that fail, and what the backfill leaves out.
 

@@ -127,7 +127,7 @@ class Window:
         surveys = self._survey()
         if MERGE in kinds and (not surveys or surveys[0].plan.step(MERGE).is_worth_it):
             self.begin(MERGE, self.table.name)
-            self.host.run_once([self.table])
+            self.host.run_once([self.table.single_flow])
             surveys = self._survey()
         steps = [kind for kind in kinds if kind != MERGE]
         for kind in steps:

@@ -35,7 +35,7 @@ from include.flows.batches import BACKFILL
 from include.lake import locations
 from include.project.ranges import Slice
 from include.recovery.backfill import readers
-from include.spec import Table, Upsert
+from include.spec import Flow, Table, Upsert
 
 # A reader that does not stop in this time must not make the table's own flow wait any longer.
 DRAIN_SECONDS = 180
@@ -137,7 +137,7 @@ class Aggregate:
     def prepare(self, open_window: Window) -> Iterator[None]:
         self._metadata = _begin(open_window)
         with job_progress.shown(self._worker, self._job, "makes its buckets"):
-            self._range_rows = compute_aggregate(self._worker.spark, self._table, self._job)
+            self._range_rows = compute_aggregate(self._worker.spark, self._table.single_flow, self._job)
         try:
             yield
         finally:
@@ -220,7 +220,7 @@ def drain_readers(worker: Worker, table: Table, job: Backfill) -> None:
             )
 
 
-def _let_catch_up(worker: Worker, table: Table, flows: list[Table]) -> None:
+def _let_catch_up(worker: Worker, table: Table, flows: list[Flow]) -> None:
     """Waits for running readers to read the rest, which is faster than stopping and restarting them."""
     with database.reading(worker.engine) as connection:
         alive = lease.alive(connection)
@@ -230,7 +230,7 @@ def _let_catch_up(worker: Worker, table: Table, flows: list[Table]) -> None:
         threading.Event().wait(LOOK_SECONDS)
 
 
-def _unread_files(flow: Table, table: Table) -> int | None:
+def _unread_files(flow: Flow, table: Table) -> int | None:
     """Returns how many files of `table` the flow has not read; None if it has read none."""
     flow_position = checkpoint_files.position_of(flow.flow)
     feed = StreamSource(DeltaLog(locations.table_path(table.name)), changes=False)

@@ -41,7 +41,7 @@ from include.lake import locations
 from include.project.declaration import suggest
 from include.rules import FAILED
 from include.settings import settings
-from include.spec import CHANGE_SCHEMA, Append, Kafka, Table, Upsert
+from include.spec import CHANGE_SCHEMA, Append, Flow, Kafka, Table, Upsert
 from include.spec.origin import FAILED_RECORD
 
 # What JSON has in place of bytes that are no text.
@@ -68,7 +68,7 @@ def retried(spark: SparkSession, table: Table, stored_rows: DataFrame, is_commit
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
 
 
-def _retried_of_flow(spark: SparkSession, flow: Table, failed_rows: DataFrame) -> tuple[DataFrame, list[str]] | None:
+def _retried_of_flow(spark: SparkSession, flow: Flow, failed_rows: DataFrame) -> tuple[DataFrame, list[str]] | None:
     """Returns rows of the quarantine for the failed rows that pass today, and these as JSON."""
     last_commit = resume_position.last_commit_metadata(flow)
     texts = failed_rows.filter(F.col("_flow") == flow.flow).select(FAILED_RECORD)
@@ -102,8 +102,8 @@ def _retried_of_flow(spark: SparkSession, flow: Table, failed_rows: DataFrame) -
         return commit.with_batch_columns(result, last_commit).localCheckpoint(), rows.texts(passing)
 
 
-def _source_schema(spark: SparkSession, flow: Table) -> StructType:
-    source = flow.origin
+def _source_schema(spark: SparkSession, flow: Flow) -> StructType:
+    source = flow.source
     if source.reads_topics:
         return struct_type.from_ddl(flow.source_as(Kafka).schema)
     schema = read_table(spark, source.table).schema
@@ -238,7 +238,7 @@ def _mark(spark: SparkSession, checked_rows: DataFrame, table: Table, number: in
 
 def _merge(spark: SparkSession, table: Table, number: int, metadata: dict[str, object]) -> int:
     write = table.write_as(Upsert)
-    last_commit = resume_position.last_commit_metadata(table)
+    last_commit = resume_position.last_commit_metadata(table.single_flow)
     assert last_commit, "the rows are of committed batches"
     names = transform.names_of_changes(table)
     changes = read_table(spark, table.quarantine).filter(f"_replay = {number}").select(*[f"`{name}`" for name in names])

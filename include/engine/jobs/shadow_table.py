@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -37,15 +37,16 @@ from include.lake import locations
 from include.lake.paths import LakePath, remove_tree
 from include.recovery import backfill, unseeded_generations
 from include.recovery.unseeded_generations import SEED
-from include.spec import Table
+from include.spec import Flow, Table
 
 # Before the window, rows that arrive during a round are read by another, until a round is shorter than this.
 SHORT_SECONDS = 30
 MOST_ROUNDS = 5
 APPEND_ONLY = "delta.appendOnly"
+T = TypeVar("T", bound=Table)
 
 
-def shadow_of(table: Table) -> Table:
+def shadow_of(table: T) -> T:
     """Returns the shadow table of `table`."""
     return replace(table, name=f"twin.{table.name.replace('.', '_')}")
 
@@ -66,10 +67,10 @@ def places(table: Table) -> list[LakePath]:
 
 def is_needed(spark: SparkSession, table: Table) -> bool:
     """Whether the rows cannot be computed from stored tables, or do not fit into the stored columns."""
-    return not all(flow.origin.reads_table and can_go_on(spark, flow) for flow in table.flows)
+    return not all(flow.source.reads_table and can_go_on(spark, flow) for flow in table.flows)
 
 
-def can_go_on(spark: SparkSession, flow: Table) -> bool:
+def can_go_on(spark: SparkSession, flow: Flow) -> bool:
     """Whether Spark can continue from the flow's checkpoint with its present declaration."""
     return not (_is_stored_otherwise(spark, flow) or _is_another_flow(flow))
 
@@ -93,7 +94,7 @@ def _is_stored_otherwise(spark: SparkSession, table: Table) -> bool:
     )
 
 
-def _is_another_flow(flow: Table) -> bool:
+def _is_another_flow(flow: Flow) -> bool:
     """Whether the checkpoint's `owner.json` names another source or write mode than the declaration."""
     home = locations.checkpoints(flow.flow)
     newest = checkpoint_files.newest_generation(home)
@@ -111,7 +112,7 @@ def fill(worker: Worker, table: Table) -> None:
     Raises UsageError if a reader of the table's change feed could not follow.
     """
     shadow = shadow_of(table)
-    if not table.origin.reads_files and _is_stored_otherwise(worker.spark, table):
+    if not table.reads_files and _is_stored_otherwise(worker.spark, table):
         _require_no_feed_readers(worker, table)
     if not all(_is_current(flow) for flow in shadow.flows):
         drop(worker.spark, table)
@@ -126,7 +127,7 @@ def fill(worker: Worker, table: Table) -> None:
 
 def _require_no_feed_readers(worker: Worker, table: Table) -> None:
     for flow in worker.tables.flows.values():
-        reads_feed = flow.origin.changes and flow.origin.table == table.name
+        reads_feed = flow.source.changes and flow.source.table == table.name
         if reads_feed and checkpoint_files.position_of(flow.flow):
             raise UsageError(
                 f"{table.name} cannot be refreshed: its columns are others now, and {flow.flow} reads its changes, "
@@ -141,7 +142,7 @@ def read_to_end(worker: Worker, table: Table) -> None:
         worker.host.run_once([flow])
 
 
-def _is_current(flow: Table) -> bool:
+def _is_current(flow: Flow) -> bool:
     """Whether today's definition, and no other, has written the checkpoint."""
     home = locations.checkpoints(flow.flow)
     newest = checkpoint_files.newest_generation(home)
@@ -167,7 +168,7 @@ def put_in_place(worker: Worker, table: Table, job: Backfill, metadata: dict[str
     """
     spark, path = worker.spark, locations.table_path(table.name)
     unseeded_generations.discard(table)
-    if table.origin.reads_files:
+    if table.reads_files:
         backfill.missing_files(table, backfill.stored_file_names(shadow_of(table).name))
     seeds = {flow.flow: _begin_generation(worker, flow, shadow_of(flow)) for flow in table.flows}
     shadow = shadow_of(table)
@@ -214,16 +215,16 @@ def _commit_seed(spark: SparkSession, table: Table, seed: dict[str, Any]) -> Non
         commit.append(read_table(spark, table.name).limit(0), table)
 
 
-def _begin_generation(worker: Worker, flow: Table, shadow: Table) -> dict[str, Any]:
+def _begin_generation(worker: Worker, flow: Flow, shadow: Flow) -> dict[str, Any]:
     """Begins a new generation of the flow from the shadow flow's position; returns the metadata of its batch 0."""
     checkpoints = locations.checkpoints(shadow.flow)
     shadow_checkpoint = checkpoints / str(checkpoint_files.newest_generation(checkpoints))
     last_batch, owner = checkpoint_files.last_committed(shadow_checkpoint), checkpoint_files.owner(shadow_checkpoint)
-    begin_offsets = checkpoint_files.initial_offsets(shadow_checkpoint) if shadow.origin.reads_topics else None
+    begin_offsets = checkpoint_files.initial_offsets(shadow_checkpoint) if shadow.source.reads_topics else None
     end = begin_offsets if last_batch is None else checkpoint_files.end_offset(shadow_checkpoint, last_batch)
     if end is None:
         raise FlowFailed(f"{flow.flow}: its source holds nothing, so nothing was replaced: see what became of it")
-    files = tuple(landing_folder.planned_files(shadow_checkpoint, end)) if shadow.origin.reads_files else ()
+    files = tuple(landing_folder.planned_files(shadow_checkpoint, end)) if shadow.source.reads_files else ()
     source_to = {"logOffset": 0} if files else end
     home, last_commit = locations.checkpoints(flow.flow), resume_position.last_commit_metadata(flow)
     number = max(checkpoint_files.newest_generation(home) or 0, last_commit["generation"] if last_commit else 0) + 1

@@ -128,7 +128,7 @@ def open_worker(engine: Engine, tables: Catalog, name: str, reads: list[str]) ->
 
 def leases(table: Table) -> list[str]:
     """Names the leases that the job of a window holds: the window's, and the flow's if it merges in windows."""
-    return [lease.window_lease(table.name), *([table.flow] if table.merges_in_windows else [])]
+    return [lease.window_lease(table.name), *([table.single_flow.flow] if table.merges_in_windows else [])]
 
 
 def _warm_up(spark: SparkSession, reads: list[str]) -> None:

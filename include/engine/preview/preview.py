@@ -37,7 +37,7 @@ from include.lake import locations
 from include.project.declaration import suggest
 from include.rules import FAILED, Expect, Rule, Unique
 from include.settings import settings
-from include.spec import Delta, Files, Table, Upsert
+from include.spec import Delta, Files, Flow, Table, Upsert
 
 ALL_FAIL = "every row that was tried fails: a flow whose definition has made no rows yet would be BROKEN"
 TOO_MANY = "too many rows fail: the flow would be BROKEN, and no other row was looked at"
@@ -152,24 +152,23 @@ def previews(request: PreviewRequest, name: str) -> list[Preview]:
         raise UsageError(f"--flow is '{request.flow}', which is no flow of {name}: {suggest(request.flow, names)}")
     if request.file and not request.flow and len(names) > 1:
         raise UsageError(f"{name} has several sources: say for which of them the file stands, --flow {names[0]}")
-    readers = [table] if table.is_view else [reader for reader in table.readers if request.flow in (None, reader.flow)]
     try:
-        return [_preview(request, reader) for reader in readers]
+        if table.is_view:
+            return [_preview_view(request, table)]
+        return [_preview(request, flow) for flow in table.readers if request.flow in (None, flow.flow)]
     except Exception as error:
         raise failure.of_exception(name, error) from error
 
 
-def _preview(request: PreviewRequest, table: Table) -> Preview:
-    if table.is_view:
-        return _preview_view(request, table)
-    if table.origin.reads_files:
+def _preview(request: PreviewRequest, table: Flow) -> Preview:
+    if table.reads_files:
         return _preview_files(request, table, table.source_as(Files))
     if table.is_recomputed:
         return _preview_upsert(request, table, table.write_as(Upsert))
     return _preview_appends(request, table)
 
 
-def _preview_appends(request: PreviewRequest, table: Table) -> Preview:
+def _preview_appends(request: PreviewRequest, table: Flow) -> Preview:
     inputs = _sample(request, table)
     with _with_settings(request.spark, prepare.FOR_SMALL_BATCHES), persisted(inputs.rows) as rows:
         times = EventTimes(None, None)
@@ -193,7 +192,7 @@ def _constraints(table: Table) -> tuple[Rule, ...]:
     return storable.constraints_of(table) if locations.is_stored(table.name) else ()
 
 
-def _computed(rows: DataFrame, table: Table) -> tuple[DataFrame, tuple[str, ...]]:
+def _computed(rows: DataFrame, table: Flow) -> tuple[DataFrame, tuple[str, ...]]:
     """Returns rows of the table, and what is not checked because its schema registry does not answer."""
     source_rows = transform.apply_steps(rows, table)
     try:
@@ -205,7 +204,7 @@ def _computed(rows: DataFrame, table: Table) -> tuple[DataFrame, tuple[str, ...]
             )
 
 
-def _preview_upsert(request: PreviewRequest, table: Table, write: Upsert) -> Preview:
+def _preview_upsert(request: PreviewRequest, table: Flow, write: Upsert) -> Preview:
     source, bucket = table.source_as(Delta), write.recompute
     if request.file:
         inputs = _sample(request, table)
@@ -227,7 +226,7 @@ def _preview_upsert(request: PreviewRequest, table: Table, write: Upsert) -> Pre
 
 def _preview_aggregate(
     request: PreviewRequest,
-    table: Table,
+    table: Flow,
     inputs: Sample,
     source_rows: DataFrame,
     buckets: transform.Buckets,
@@ -260,7 +259,7 @@ def _preview_view(request: PreviewRequest, view: Table) -> Preview:
     return Preview(view.name, what, rows_read, result.outcome, failed=result.failed, notes=result.notes)
 
 
-def _preview_files(request: PreviewRequest, table: Table, source: Files) -> Preview:
+def _preview_files(request: PreviewRequest, table: Flow, source: Files) -> Preview:
     if request.file:
         path = request.file.absolute()
         # Treats the file as one of the folder, whatever its name.
@@ -279,19 +278,19 @@ def _preview_files(request: PreviewRequest, table: Table, source: Files) -> Prev
         return Preview(table.flow, what, result.total, result, bad_files, _new_column_notes(request.spark, table, rows))
 
 
-def _sample(request: PreviewRequest, reader: Table) -> Sample:
+def _sample(request: PreviewRequest, reader: Flow) -> Sample:
     """Returns some rows of the reader's source, or those of the file."""
     if not request.file:
         return sample.newest(request.spark, reader, request.rows)
-    source = reader.origin
+    source = reader.source
     # A recomputed table reads rows, not changes.
     is_feed = source.changes and not reader.is_recomputed
     schema = read.columns(request.spark, reader, request.tables, is_feed)
-    is_of_files = source.reads_table and request.tables.tables[source.table].origin.reads_files
+    is_of_files = source.reads_table and request.tables.tables[source.table].reads_files
     return sample.read_file(request.spark, request.file, schema, may_have_more=is_of_files)
 
 
-def _whole_source(request: PreviewRequest, reader: Table, source: Delta) -> Sample:
+def _whole_source(request: PreviewRequest, reader: Flow, source: Delta) -> Sample:
     version: int = sample.log_of(reader, source).newest
     if source.is_pinned:
         version, pinned_rows = refresh.pinned_rows(request.spark, reader.name, source)
@@ -301,7 +300,7 @@ def _whole_source(request: PreviewRequest, reader: Table, source: Delta) -> Samp
     return Sample(rows, f"all rows of {source.table}, version {version}")
 
 
-def _read_files(spark: SparkSession, table: Table, heads: list[FileHeader]) -> tuple[DataFrame, dict[str, str]]:
+def _read_files(spark: SparkSession, table: Flow, heads: list[FileHeader]) -> tuple[DataFrame, dict[str, str]]:
     """Returns the records of the readable files, and why the others cannot be read."""
     try:
         rows = batch_of_files.read(spark, table, heads, schema_evolution.plan_columns)

@@ -26,7 +26,7 @@ from include.kafka import broker, cluster
 from include.lake import locations
 from include.project.declaration import suggest
 from include.project.sources import CHANGE_FEED_PROPERTY
-from include.spec import Delta, Files, Kafka, Table
+from include.spec import Delta, Files, Flow, Kafka
 
 MOST_TABLE_FILES = 200
 MOST_VERSIONS = 100
@@ -43,15 +43,15 @@ class Sample:
     what: str
 
 
-def newest(spark: SparkSession, flow: Table, count: int) -> Sample:
+def newest(spark: SparkSession, flow: Flow, count: int) -> Sample:
     """Returns about `count` of the source's newest rows. Raises Unreachable if the source does not respond or exist."""
-    if flow.origin.reads_topics:
+    if flow.source.reads_topics:
         return _sample_topics(spark, flow.source_as(Kafka), count)
-    sample_rows = _sample_changes if flow.origin.changes else _sample_table
+    sample_rows = _sample_changes if flow.source.changes else _sample_table
     return sample_rows(spark, flow, flow.source_as(Delta), count)
 
 
-def log_of(flow: Table, source: Delta) -> DeltaLog:
+def log_of(flow: Flow, source: Delta) -> DeltaLog:
     """Returns the Delta log of a source. Raises Unreachable if it is not stored yet."""
     if not locations.is_stored(source.table):
         raise Unreachable(
@@ -61,7 +61,7 @@ def log_of(flow: Table, source: Delta) -> DeltaLog:
     return DeltaLog(locations.table_path(source.table))
 
 
-def landed(table: Table) -> list[FolderFile]:
+def landed(table: Flow) -> list[FolderFile]:
     """Returns the newest files of the table's folder. Raises Unreachable if the folder does not exist."""
     newest_files: list[FolderFile] = []
     for file in sorted(
@@ -103,7 +103,7 @@ def _shares(sizes: dict[tuple[str, int], int], count: int) -> dict[tuple[str, in
     return shares
 
 
-def _sample_table(spark: SparkSession, flow: Table, source: Delta, count: int) -> Sample:
+def _sample_table(spark: SparkSession, flow: Flow, source: Delta, count: int) -> Sample:
     log = log_of(flow, source)
     rows = _newest_rows(spark, log, source.table, count)
     return Sample(rows, f"rows of the newest files of {source.table}, version {log.newest}")
@@ -120,7 +120,7 @@ def _newest_rows(spark: SparkSession, log: DeltaLog, table: str, count: int) -> 
     return read.delta_files(spark, table, [file.path for file in newest_files]).limit(count)
 
 
-def _sample_changes(spark: SparkSession, flow: Table, source: Delta, count: int) -> Sample:
+def _sample_changes(spark: SparkSession, flow: Flow, source: Delta, count: int) -> Sample:
     log = log_of(flow, source)
     versions.require_change_feed(flow.flow, source)
     first = _first_change(log, count)

@@ -13,7 +13,7 @@ from include.engine.commit import read_table
 from include.engine.rows.merge_changes import IS_CURRENT, VALID_FROM, VALID_TO
 from include.errors import Unreachable
 from include.lake import locations
-from include.spec import Lookup, Table
+from include.spec import Flow, Lookup, Table
 
 KEY, ROWS = "_lookup_key_", "_lookup_rows"
 # Of a joined row: whether it has a partner, by position of the lookup. Also the name of the counts.
@@ -23,7 +23,7 @@ FOUND = "_lookup_found_"
 class Versions:
     """Which versions of its lookups' tables a flow reads. A version is used until it is `refresh_seconds` old."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Flow) -> None:
         self._flow = table.flow
         self._refresh_seconds: dict[str, float] = {}
         for lookup in table.lookups:
@@ -50,7 +50,7 @@ def newest_version(flow: str, table: str) -> int:
 
 def dimensions(spark: SparkSession, table: Table, versions: Mapping[str, int] | None) -> tuple[DataFrame, ...]:
     """Returns the rows of each lookup's table. versions: by table; None for the newest. Raises Unreachable."""
-    versions = versions or {lookup.table: newest_version(table.flow, lookup.table) for lookup in table.lookups}
+    versions = versions or {lookup.table: newest_version(table.name, lookup.table) for lookup in table.lookups}
     return tuple(read_table(spark, lookup.table, versions[lookup.table]) for lookup in table.lookups)
 
 

@@ -10,7 +10,7 @@ from include.engine.commit import CommitMetadata
 from include.engine.rows import watermark
 from include.engine.rows.watermark import EventTimes
 from include.rules import Expect, Rule
-from include.spec import Table
+from include.spec import Flow
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class MicroBatch:
     computed. failed: rows of the source of which no row can be made. rows_before: rows of the last batch; 0 if unknown.
     """
 
-    table: Table
+    table: Flow
     rows: DataFrame
     checkpoint: Checkpoint
     metadata: CommitMetadata
@@ -68,7 +68,7 @@ class MicroBatch:
     @property
     def offsets(self) -> int:
         """How many offsets of topics it reads; 0 of another source."""
-        if not self.table.origin.reads_topics:
+        if not self.table.source.reads_topics:
             return 0
         ranges = offset_ranges.kafka_ranges(self.metadata.source_from, self.metadata.source_to)
         return sum(range_.count for range_ in ranges)

@@ -12,7 +12,7 @@ from include.engine.files.formats.columns import FILE_COLUMNS
 from include.engine.rows import quality, storable, transform
 from include.engine.rows.transform import AnalysedPlan
 from include.rules import Expect, Rule
-from include.spec import CHANGE_SCHEMA, Bucket, Table, ddl
+from include.spec import CHANGE_SCHEMA, Bucket, Flow, ddl
 
 # Below this many rows, code generation costs more than it saves: half of a small batch's CPU time.
 SMALL_BATCH_ROWS = 20_000
@@ -28,13 +28,13 @@ def tune(spark: SparkSession, expected_rows: int) -> None:
         spark.conf.set(key, value)
 
 
-def prepared(rows: DataFrame, table: Table) -> DataFrame | None:
+def prepared(rows: DataFrame, table: Flow) -> DataFrame | None:
     """Returns the source rows as batches take them: as `with_violations`, for an aggregate as `starts`, and for a table
     with lookups as `parsed`, because each batch may look into newer rows.
 
     Returns None if the columns must be built for each batch.
     """
-    if is_raw(table) or table.origin.reads_files or has_no_columns_yet(rows, table):
+    if is_raw(table) or table.reads_files or has_no_columns_yet(rows, table):
         return None
     if table.python:
         # The batch needs the rows of the source, to find the one that makes a function fail.
@@ -54,37 +54,37 @@ def prepared(rows: DataFrame, table: Table) -> DataFrame | None:
         return None
 
 
-def with_violations(rows: DataFrame, table: Table, rules: tuple[Rule, ...]) -> DataFrame:
+def with_violations(rows: DataFrame, table: Flow, rules: tuple[Rule, ...]) -> DataFrame:
     """Returns source rows as rows of the table plus `_rules`, the rules that each breaks."""
     return quality.with_violations(transform.apply_transform(transform.apply_steps(rows, table), table), rules, table)
 
 
-def parsed(rows: DataFrame, table: Table) -> DataFrame:
+def parsed(rows: DataFrame, table: Flow) -> DataFrame:
     """Returns source rows with the columns of the table's steps and `parse`."""
     return transform.parsed(transform.apply_steps(rows, table), table)
 
 
-def looked_up(rows: DataFrame, table: Table, rules: tuple[Rule, ...], dimensions: Sequence[DataFrame]) -> DataFrame:
+def looked_up(rows: DataFrame, table: Flow, rules: tuple[Rule, ...], dimensions: Sequence[DataFrame]) -> DataFrame:
     """Returns rows as `parsed` makes them as `with_violations` does. dimensions: as for `transform.transformed`."""
     return quality.with_violations(transform.transformed(rows, table, dimensions), rules, table)
 
 
-def starts(rows: DataFrame, table: Table, bucket: Bucket) -> DataFrame:
+def starts(rows: DataFrame, table: Flow, bucket: Bucket) -> DataFrame:
     """Returns the bucket of each source row, in column `start`, in seconds since 1970."""
     return transform.starts(transform.apply_steps(rows, table), bucket)
 
 
-def is_raw(table: Table) -> bool:
+def is_raw(table: Flow) -> bool:
     """Whether the table stores Kafka records unchanged."""
-    return table.origin.reads_topics and not (table.parse or table.transform or table.lookups)
+    return table.source.reads_topics and not (table.parse or table.transform or table.lookups)
 
 
-def rules_of_source(table: Table) -> tuple[Expect, ...]:
+def rules_of_source(table: Flow) -> tuple[Expect, ...]:
     """Returns what records have to meet that the table stores unchanged."""
     return (storable.HEADERS,) if is_raw(table) else ()
 
 
-def has_no_columns_yet(rows: DataFrame, table: Table) -> bool:
+def has_no_columns_yet(rows: DataFrame, table: Flow) -> bool:
     """Whether it reads a table of files before the first file, which brings the columns."""
     always_present = FILE_COLUMNS | {name.lower() for name in ddl.columns(CHANGE_SCHEMA)}
-    return table.origin.reads_table and {name.lower() for name in rows.columns} <= always_present
+    return table.source.reads_table and {name.lower() for name in rows.columns} <= always_present

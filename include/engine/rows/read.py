@@ -21,7 +21,7 @@ from include.errors import Unreachable
 from include.kafka import cluster
 from include.lake import locations
 from include.settings import settings
-from include.spec import CHANGE_SCHEMA, Delta, Files, Kafka, Table
+from include.spec import CHANGE_SCHEMA, Delta, Files, Flow, Kafka
 
 KAFKA_OPTIONS = {
     "failOnDataLoss": "true",
@@ -31,7 +31,7 @@ KAFKA_OPTIONS = {
 }
 
 
-def stream(spark: SparkSession, table: Table, is_new: bool) -> DataFrame:
+def stream(spark: SparkSession, table: Flow, is_new: bool) -> DataFrame:
     """Returns the rows that `table` has yet to read, as a stream. is_new: no batch is committed, so that a starting
     position applies.
 
@@ -68,11 +68,11 @@ def newest(spark: SparkSession, table: str) -> DataFrame | None:
     return read_table(spark, table, stored_table.open_table(table).version())
 
 
-def columns(spark: SparkSession, flow: Table, tables: Catalog, changes: bool = False) -> StructType:
+def columns(spark: SparkSession, flow: Flow, tables: Catalog, changes: bool = False) -> StructType:
     """Returns the columns of the source of a flow, which is no folder. changes: as for `table_columns`."""
-    if flow.origin.reads_topics:
+    if flow.source.reads_topics:
         return parsed(flow.source_as(Kafka).schema)
-    return table_columns(spark, flow.origin.table, tables, changes)
+    return table_columns(spark, flow.source.table, tables, changes)
 
 
 def table_columns(spark: SparkSession, name: str, tables: Catalog, changes: bool = False) -> StructType:
@@ -81,7 +81,7 @@ def table_columns(spark: SparkSession, name: str, tables: Catalog, changes: bool
     """
     table = tables.tables[name]
     declared = parsed(table.schema)
-    if table.origin.reads_files and locations.is_stored(table.name):
+    if table.reads_files and locations.is_stored(table.name):
         stored = read_table(spark, table.name).schema
         declared = StructType([*declared, *[field for field in stored if field.name not in declared.fieldNames()]])
     return StructType([*declared, *parsed(CHANGE_SCHEMA)]) if changes else declared

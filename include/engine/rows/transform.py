@@ -17,7 +17,7 @@ from include.engine.commit import read_table
 from include.engine.rows import deduplicate, lookup, merge_changes, parse, parse_avro, parse_debezium, storable
 from include.engine.rows.merge_changes import flags
 from include.engine.session import jvm_of
-from include.spec import Avro, Bucket, Debezium, Parse, Table, Transform, Upsert, ddl
+from include.spec import Avro, Bucket, Debezium, Flow, Parse, Table, Transform, Upsert, ddl
 
 SOURCE = "source"
 
@@ -197,15 +197,15 @@ class Buckets:
 
 def recomputed(
     spark: SparkSession,
-    table: Table,
+    flow: Flow,
     write: Upsert,
     version: int,
     buckets: Buckets = Buckets(),
     left_out: Collection[str] = (),
 ) -> DataFrame:
     """Returns rows of an aggregate, computed from all source rows at a version. left_out: rows as JSON."""
-    source = read_table(spark, table.origin.table, version)
-    return aggregated(without(source, left_out), table, write, buckets)
+    source = read_table(spark, flow.source.table, version)
+    return aggregated(without(source, left_out), flow, write, buckets)
 
 
 def of_buckets(source: DataFrame, table: Table, buckets: Buckets) -> DataFrame:

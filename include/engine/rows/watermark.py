@@ -14,7 +14,7 @@ from include.engine.rows import merge_changes, quality, read, storable
 from include.flows import resume_position
 from include.lake.paths import LakePath
 from include.rules import Rule
-from include.spec import Expect, Table, Watermark
+from include.spec import Expect, Flow, Table, Watermark
 
 MINUTE_MICROS = 60_000_000
 
@@ -62,7 +62,7 @@ def latest(table: Table, checkpoint: LakePath, batch: int) -> int | None:
     return None if planned_at is None else round(planned_at * 1_000_000) + micros(table.watermark.ahead_minutes)
 
 
-def newest(spark: SparkSession, table: Table, latest: int | None) -> int | None:
+def newest(spark: SparkSession, table: Flow, latest: int | None) -> int | None:
     """Returns the greatest watermark time of the rows that the flow has read, in microseconds since 1970.
 
     Reads it from the flow's last commit. If that holds no time of this column up to `latest`, computes it from the

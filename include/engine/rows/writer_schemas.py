@@ -131,7 +131,7 @@ def _problem(
     problem = None if registry.evolution == "follow" else _evolution(record, parse.into, schema)
     if problem and registry.evolution == "fail":
         raise FlowBroken(
-            f"{table.flow}: schema id {schema_id} {problem}, and its file says evolution='fail': declare the columns, "
+            f"{table.name}: schema id {schema_id} {problem}, and its file says evolution='fail': declare the columns, "
             f"or let evolution be 'follow' or 'refuse'",
             "SCHEMA_EVOLVED",
         )

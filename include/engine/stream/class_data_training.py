@@ -73,7 +73,7 @@ def main() -> None:
     scattered = str(locations.table_path("bronze.scattered"))
     spark.read.format("delta").load(raw).repartition(2).write.format("delta").save(scattered)
     spark.sql(f"OPTIMIZE {sql_text.delta(scattered)}")
-    driver.run(list(TABLES), once=True)
+    driver.run([table.single_flow for table in TABLES], once=True)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,13 @@ from include.engine.stream.host import Host
 from include.engine.stream.side_jobs import MakeSideJobs
 from include.errors import LeaseLost
 from include.settings import HALT_SECONDS, settings
-from include.spec import Table
+from include.spec import Flow
 
 BY_HAND = "by hand"
 
 
 def run(
-    flows: list[Table], driver: str | None = None, once: bool = False, make_side_jobs: MakeSideJobs | None = None
+    flows: list[Flow], driver: str | None = None, once: bool = False, make_side_jobs: MakeSideJobs | None = None
 ) -> None:
     """Hosts `flows`, given in graph order, until stopped; with `once`, until each has read its source to the end.
 

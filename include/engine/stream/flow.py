@@ -45,7 +45,7 @@ from include.maintenance.table_survey import CompactionPlace
 from include.monitoring import first_load
 from include.monitoring.first_load import FirstLoad
 from include.settings import settings
-from include.spec import LAYERS, Avro, Delta, Json, Kafka, Table
+from include.spec import LAYERS, Avro, Delta, Flow, Json, Kafka
 
 
 class BatchFunction:
@@ -94,7 +94,7 @@ class FlowSchemas:
     table: the table whose `parse` has the schemas of all ids that the flow has read in this process.
     """
 
-    def __init__(self, table: Table, parse: Avro | Json, source: Delta, flow_checkpoint: Checkpoint) -> None:
+    def __init__(self, table: Flow, parse: Avro | Json, source: Delta, flow_checkpoint: Checkpoint) -> None:
         self._declared = table
         self._parse = parse
         self._source_table = source.table
@@ -109,7 +109,7 @@ class FlowSchemas:
         self._learn(ids)
 
     @property
-    def table(self) -> Table:
+    def table(self) -> Flow:
         return replace(self._declared, parse=self._parse)
 
     def needs_new_plan(self, batch: int) -> bool:
@@ -156,22 +156,22 @@ class FlowSchemas:
         }
 
 
-def of(table: Table, flow_checkpoint: Checkpoint) -> FlowSchemas | None:
+def of(table: Flow, flow_checkpoint: Checkpoint) -> FlowSchemas | None:
     """Returns the schemas of a flow; None if its table has no registry, or if its batches are not whole files."""
-    if not uses_registry(table) or table.steps or not table.origin.reads_table or table.origin.changes:
+    if not uses_registry(table) or table.steps or not table.source.reads_table or table.source.changes:
         return None
     assert isinstance(table.parse, Avro | Json)
     return FlowSchemas(table, table.parse, table.source_as(Delta), flow_checkpoint)
 
 
-def uses_registry(table: Table) -> bool:
+def uses_registry(table: Flow) -> bool:
     return isinstance(table.parse, Avro | Json) and table.parse.registry is not None
 
 
 def _has_ids(source: Delta) -> bool:
     """Whether the source keeps the id of each value in a column."""
     declared = catalog.load().tables.get(source.table)
-    return bool(declared and declared.origin.schema_ids)
+    return bool(declared and any(topic.schema_ids for topic in declared.topics))
 
 
 # After this long without progress, the completed tasks of a query count as progress. Asking for them costs more.
@@ -188,7 +188,7 @@ ISOLATED_BATCHES = 100
 
 
 @dataclass
-class Flow:
+class RunningFlow:
     """A running flow. order: what was wanted when it started. must_end: stops at the gate before the next batch.
     once: reads its source to the end, then stops. needs_new_plan: it has stopped at a batch that needs another query.
     isolates: its batches get the rows of the source, among which to find those that make one fail.
@@ -200,7 +200,7 @@ class Flow:
     """
 
     spark: SparkSession
-    table: Table
+    table: Flow
     order: Order
     generation: int
     once: bool = False
@@ -308,7 +308,7 @@ class Flow:
 
 def start(
     spark: SparkSession,
-    table: Table,
+    table: Flow,
     claim: Checkpoint,
     renewer: LeaseRenewer,
     order: Order,
@@ -316,14 +316,15 @@ def start(
     once: bool,
     isolates: bool = False,
     may_wait: bool = True,
-) -> Flow:
+) -> RunningFlow:
     """Starts the query. The caller holds the flow's lease. once: reads the source to the end, then stops. isolates: as
-    for `Flow`. may_wait: whether the flow waits for the first load of what it looks into; else it raises Unreachable.
+    for `RunningFlow`. may_wait: whether the flow waits for the first load of what it looks into; else it raises
+    Unreachable.
     """
     context = FlowContext(table, claim, renewer.epoch(table.flow))
     lock_request = _lock_request(spark, table)
-    flow = Flow(spark, table, order, claim.generation, once, isolates=isolates)
-    topics = broker.Topics(cluster.of(table.source_as(Kafka))) if table.origin.reads_topics else None
+    flow = RunningFlow(spark, table, order, claim.generation, once, isolates=isolates)
+    topics = broker.Topics(cluster.of(table.source_as(Kafka))) if table.source.reads_topics else None
 
     def write(rows: DataFrame, batch_id: int) -> None:
         flow.batch = batch_id
@@ -368,7 +369,7 @@ def start(
     return flow
 
 
-def _first_load(table: Table, claim: Checkpoint) -> FirstLoad | None:
+def _first_load(table: Flow, claim: Checkpoint) -> FirstLoad | None:
     """Returns what the flow's first batch with rows waits for; None for a flow that does not wait."""
     engine = database.connect(settings().control_url)
     # A full refresh, whose shadow table is in no layer, is of a table that has waited.
@@ -376,11 +377,11 @@ def _first_load(table: Table, claim: Checkpoint) -> FirstLoad | None:
     if table.layer not in LAYERS or not first_load.tables_of(table) or has_begun:
         first_loads.forget(engine, table.flow)
         return None
-    return FirstLoad(engine, catalog.load(), table, first_load.life_of(table, claim.generation))
+    return FirstLoad(engine, catalog.load(), table, table.flow, first_load.life_of(table, claim.generation))
 
 
 def _await_first_load(
-    load: FirstLoad | None, rows: DataFrame, renewer: LeaseRenewer, flow: Flow, may_wait: bool
+    load: FirstLoad | None, rows: DataFrame, renewer: LeaseRenewer, flow: RunningFlow, may_wait: bool
 ) -> bool:
     """Waits until the flow may write its first batch with rows. Returns False if it must stop."""
     if load is None or flow.has_loaded or rows.isEmpty():
@@ -395,7 +396,7 @@ def _await_first_load(
     return flow.has_loaded
 
 
-def _lock_request(spark: SparkSession, table: Table) -> LockRequest:
+def _lock_request(spark: SparkSession, table: Flow) -> LockRequest:
     is_conditional = late_commits_fail(spark)
     is_alone = table_survey.needs_exclusive_write(table, is_conditional)
     return LockRequest(table.flow, table.name, is_alone, is_conditional)
@@ -416,7 +417,7 @@ def _rows(spark: SparkSession, context: FlowContext, isolates: bool) -> tuple[Da
     return (rows, None) if prepared_rows is None else (prepared_rows, schemas)
 
 
-def _compact(spark: SparkSession, table: Table, batch_id: int, newest: int | None) -> None:
+def _compact(spark: SparkSession, table: Flow, batch_id: int, newest: int | None) -> None:
     """Compacts the table every `every_batches` batches, if the policy lets the flow do it, and forgets late deletes.
 
     newest: the watermark time, in microseconds since 1970.

@@ -18,12 +18,12 @@ from include.control.leases import lease
 from include.engine import failure
 from include.engine.checkpoints import checkpoint
 from include.engine.stream import flow, preparation
-from include.engine.stream.flow import Flow
+from include.engine.stream.flow import RunningFlow
 from include.engine.stream.pacer import Pacer
 from include.engine.stream.progress import Progress
 from include.engine.stream.side_jobs import SideJobs
 from include.errors import LeaseHeld, SluiceError, Unreachable
-from include.spec import Table
+from include.spec import Flow
 
 POLL_SECONDS = 1
 # While a side job runs, which may wait for flows to end.
@@ -41,7 +41,7 @@ class Host:
         self._driver = driver
         self._progress = Progress(driver)
         self._pacer = Pacer(spark)
-        self._flows: dict[str, Flow] = {}
+        self._flows: dict[str, RunningFlow] = {}
         self._orders = Orders({}, frozenset(), 0)
         self._table_files = catalog.file_versions()
         # Writes that wait because the control database is unreachable.
@@ -49,7 +49,7 @@ class Host:
         # Nobody sees a flow wait that a person or a job runs once.
         self._is_by_hand = False
 
-    def run_once(self, tables: list[Table]) -> None:
+    def run_once(self, tables: list[Flow]) -> None:
         """Runs the flows one after the other, each to the present end of its source. Raises the first error."""
         current_orders = orders.read(self._engine, self._driver, [table.flow for table in tables])
         self._is_by_hand = True
@@ -79,7 +79,7 @@ class Host:
             return None
         return f"{name} has read its source to the end, batches: {ended_flow.batches_done:,}"
 
-    def run(self, tables: list[Table], is_supervised: bool, side_jobs: SideJobs | None = None) -> None:
+    def run(self, tables: list[Flow], is_supervised: bool, side_jobs: SideJobs | None = None) -> None:
         """Runs all flows side by side until none is wanted, or until the driver must make room for its successor.
 
         A failing flow does not stop the others; a supervisor starts it again. Unsupervised, its error is raised.
@@ -171,12 +171,12 @@ class Host:
         return is_settled and not is_ending and order.state != "stopped"
 
     def _start(
-        self, name: str, order: Order, once: bool, table: Table | None = None, isolates: bool = False
+        self, name: str, order: Order, once: bool, table: Flow | None = None, isolates: bool = False
     ) -> SluiceError | None:
         """Starts a flow; returns the error that prevents that, if any.
 
         table: its declaration, if the caller holds its lease. None means that this takes the lease and reads the file.
-        isolates: as for `Flow`.
+        isolates: as for `RunningFlow`.
         """
         try:
             if table is None:

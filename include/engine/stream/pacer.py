@@ -22,7 +22,7 @@ from include.engine.stream import trigger_clock
 from include.engine.stream.trigger_clock import TriggerClock
 from include.lake import locations
 from include.lake.paths import LakePath
-from include.spec import Table
+from include.spec import Flow
 
 # Share of the cores that a driver's batches may use while rows arrive all the time.
 BUSY_SHARE = 0.6
@@ -97,7 +97,7 @@ class FlowTrigger:
     readers, writers: the driver's flows that read its table, and that write its source.
     """
 
-    table: Table
+    table: Flow
     interval_seconds: float
     query: StreamingQuery | None = None
     clock: TriggerClock | None = None
@@ -166,7 +166,7 @@ class FlowTrigger:
     def is_due(self) -> bool:
         """Returns whether its next trigger is due. Notes the time of the check."""
         self.checked_at = now = time.monotonic()
-        if self.has_new_commit or not self.table.origin.reads_table:
+        if self.has_new_commit or not self.table.source.reads_table:
             return True
         if self.has_begun_batch and now > self.began_at + REST_INTERVALS * self._source_interval():
             return True
@@ -188,7 +188,7 @@ class FlowTrigger:
     @property
     def _log(self) -> LakePath | None:
         """The log of its source; None if that is no table."""
-        source = self.table.origin
+        source = self.table.source
         return locations.table_path(source.table) / "_delta_log" if source.reads_table else None
 
     def _log_mtime_ns(self) -> int | None:
@@ -223,7 +223,7 @@ class Pacer:
         self._problem: str | None = None
         self._can_set_clocks: bool | None = None
 
-    def start(self, writer: DataStreamWriter, table: Table, once: bool) -> StreamingQuery:
+    def start(self, writer: DataStreamWriter, table: Flow, once: bool) -> StreamingQuery:
         """Starts a flow's query. once: it reads its source to the end without a pause (`availableNow`)."""
         with self._changed:
             trigger = self._triggers[table.flow] = FlowTrigger(table, table.interval_seconds)
@@ -357,5 +357,5 @@ class Pacer:
             logs.warning(f"flows do not begin when their sources commit: {problem}")
 
 
-def _first_seconds(table: Table) -> float:
+def _first_seconds(table: Flow) -> float:
     return min(table.interval_seconds, MOST_FIRST_SECONDS)

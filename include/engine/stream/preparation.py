@@ -29,10 +29,10 @@ from include.flows.batches import BACKFILL
 from include.lake import locations
 from include.monitoring.stale_rows import range_of
 from include.project.ranges import Slice, from_stored_texts
-from include.spec import Table
+from include.spec import Flow
 
 
-def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoint) -> None:
+def record(engine: Engine, driver: str, table: Flow, flow_checkpoint: Checkpoint) -> None:
     """Records the first batch of the new definition in the audit log, and which stored rows are older.
 
     Raises Unreachable.
@@ -57,7 +57,7 @@ def record(engine: Engine, driver: str, table: Table, flow_checkpoint: Checkpoin
             stale_rows.unmark_outdated(connection, table.name, part, {table.flow: definition}, asked_at=0)
 
 
-def _recomputed(table: Table, definition: str) -> list[Slice]:
+def _recomputed(table: Flow, definition: str) -> list[Slice]:
     """Returns the ranges that backfills with this definition have replaced, and to which nobody has added since."""
     log, ranges = DeltaLog(locations.table_path(table.name)), list[Slice]()
     for commit, is_active in commit_history.commits_with_activity(log):
@@ -69,14 +69,14 @@ def _recomputed(table: Table, definition: str) -> list[Slice]:
     return ranges
 
 
-def _holds_rows(table: Table) -> bool:
+def _holds_rows(table: Flow) -> bool:
     return stored_table.open_table(table.name).count() > 0
 
 
 DDL_TIMEOUT_SECONDS = 20
 
 
-def declared(name: str) -> Table:
+def declared(name: str) -> Flow:
     """Reads the table file of a flow again: a restart deploys it. Raises FlowFailed for a wrong one."""
     try:
         return catalog.reload().flow(name)
@@ -85,7 +85,7 @@ def declared(name: str) -> Table:
         raise FlowFailed(str(error), INVALID_DEFINITION) from error
 
 
-def claim(spark: SparkSession, engine: Engine, renewer: LeaseRenewer, table: Table) -> Checkpoint:
+def claim(spark: SparkSession, engine: Engine, renewer: LeaseRenewer, table: Flow) -> Checkpoint:
     """Brings the stored table to its declaration, and claims the flow's checkpoint. The caller holds the flow's lease.
 
     Raises FlowBroken and FlowFailed where the flow cannot go on, and Unreachable.
@@ -101,7 +101,7 @@ def claim(spark: SparkSession, engine: Engine, renewer: LeaseRenewer, table: Tab
     return replace(claimed, skip=skips.of_batch(engine, table.flow, claimed.generation, claimed.written + 1))
 
 
-def keep_definition(table: Table) -> None:
+def keep_definition(table: Flow) -> None:
     """Keeps this definition as the last good one, from which the flow restarts if its file is broken by then."""
     declared = catalog.load()
     if warning := declared.warnings.get(table.name):
@@ -110,7 +110,7 @@ def keep_definition(table: Table) -> None:
         catalog.store_definitions(declared, [table.name])
 
 
-def _run_ddl(spark: SparkSession, renewer: LeaseRenewer, table: Table, statement: str) -> None:
+def _run_ddl(spark: SparkSession, renewer: LeaseRenewer, table: Flow, statement: str) -> None:
     """Runs DDL while it holds the table alone, as a batch does, because DDL commits. Raises Unreachable."""
     deadline = time.monotonic() + DDL_TIMEOUT_SECONDS
     try:

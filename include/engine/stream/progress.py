@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from include import logs
-from include.engine.stream.flow import Flow
+from include.engine.stream.flow import RunningFlow
 from include.monitoring.query_progress import Journal
 
 ERROR_CHARACTERS = 2_000
@@ -27,14 +27,14 @@ class Progress:
         self._journal = Journal()
         self._is_failing = False
 
-    def keep(self, flow: Flow) -> None:
+    def keep(self, flow: RunningFlow) -> None:
         """Journals the new reports of the flow, if the last call is at least `KEEP_SECONDS` ago."""
         if time.monotonic() < flow.journaled_at + KEEP_SECONDS:
             return
         flow.journaled_at = time.monotonic()
         self._attempt(lambda: self._keep(flow))
 
-    def end(self, flow: Flow) -> None:
+    def end(self, flow: RunningFlow) -> None:
         """Journals the last reports of a query that has ended, and its error."""
         self._attempt(lambda: self._keep(flow))
         self._attempt(lambda: self._write([self._ending(flow)]))
@@ -47,7 +47,7 @@ class Progress:
         """Closes the journal's last segment."""
         self._attempt(self._journal.finish)
 
-    def _keep(self, flow: Flow) -> None:
+    def _keep(self, flow: RunningFlow) -> None:
         query = flow.query._jsq
         newest = query.lastProgress()
         if newest is None or newest.timestamp() == flow.journaled_timestamp:
@@ -63,7 +63,7 @@ class Progress:
         self._write(lines[::-1])
         flow.journaled_timestamp = newest.timestamp()
 
-    def _ending(self, flow: Flow) -> str:
+    def _ending(self, flow: RunningFlow) -> str:
         query = flow.query
         error = None if flow.is_stopped_at_gate else (flow.error or query.exception())
         ending = {
@@ -76,7 +76,7 @@ class Progress:
         }
         return self._line(flow, ending=ending)
 
-    def _line(self, flow: Flow, **values: object) -> str:
+    def _line(self, flow: RunningFlow, **values: object) -> str:
         generation = flow.generation
         return json.dumps({"driver": self._driver, "flow": flow.table.flow, "generation": generation, **values})
 

@@ -245,7 +245,8 @@ def retention(seconds: float) -> dict[str, str]:
 
 def _properties(table: Table) -> dict[str, str]:
     """Returns the properties of the table and of its quarantine."""
-    return PROPERTIES | retention(table.maintain.retention_seconds) | (SELDOM_CHECKPOINTS if path.suits(table) else {})
+    is_small = any(map(path.suits, table.flows))
+    return PROPERTIES | retention(table.maintain.retention_seconds) | (SELDOM_CHECKPOINTS if is_small else {})
 
 
 def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | None = None) -> None:
@@ -263,7 +264,7 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     if table.layer == "bronze" and set(KAFKA_PLACE) < set(schema.fieldNames()):
         # Keeps statistics of the payload, which are useless, from being computed.
         properties["delta.dataSkippingStatsColumns"] = ",".join(dict.fromkeys((*KAFKA_PLACE, *table.cluster_by)))
-    is_of_files = table.origin.reads_files
+    is_of_files = table.reads_files
     declared_properties = {**properties, **properties_of(table)}
     if locations.is_stored(table.name):
         commit.require_own(table)
@@ -309,7 +310,7 @@ def _create_retained(spark: SparkSession, table: Table, alter: Callable[[str], o
 
 def _columns_of_rows(table: Table) -> list[StructField]:
     """Returns the columns of the rows that a batch writes into companions of the table. Each may be NULL there."""
-    if table.origin.reads_files:
+    if table.reads_files:
         return list(struct_type.from_ddl(FILE_SCHEMA))
     columns = list(struct_type.from_ddl(table.schema).toNullable())
     if not table.merges_changes:
@@ -325,7 +326,7 @@ def create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], 
 
 
 def _create_quarantine(spark: SparkSession, table: Table, alter: Callable[[str], object]) -> None:
-    is_of_files = table.origin.reads_files
+    is_of_files = table.reads_files
     added = f"{RULES_SCHEMA}, {BATCH_SCHEMA}" + ("" if is_of_files else f", {FAILED_SCHEMA}")
     schema = StructType([*_columns_of_rows(table), *struct_type.from_ddl(added)])
     _drop_not_null(table.quarantine, alter)
