@@ -11,7 +11,7 @@ from include.lake import locations
 from include.maintenance import table_survey
 from include.spec import Append, Delta, Expect, Kafka, Table
 from tests.support.commits import intercept_commits
-from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
+from tests.support.flows import declared, only_in_full_runs, rows_of, wait_for_rows
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
 
@@ -47,7 +47,7 @@ def test_a_topic_and_a_table_fill_one_table_and_each_goes_on_where_its_own_last_
     topic.create().send(1, 2)
     other_topic = Topic(broker).create().send(10)
     source = {"": Kafka(topic.name), "more": Delta(f"bronze.{name}_more")}
-    table = replace(chain.bronze, source=source)
+    table = declared(chain.bronze, source=source)
     other_bronze = replace(chain.bronze, name=f"bronze.{name}_more", source=Kafka(other_topic.name))
     run_once(other_bronze, *table.flows)
     other_topic.send(11, 12)

@@ -16,7 +16,7 @@ from include.engine import commit
 from include.errors import FlowBroken, FlowFailed, LeaseHeld
 from include.lake import locations
 from include.lake.paths import remove_tree
-from include.spec import Delta, Table
+from include.spec import Delta, Flow, Table
 from tests.support.commits import fail_commits
 from tests.support.flows import only_in_full_runs, rows_of
 
@@ -202,7 +202,7 @@ def test_a_reset_in_the_middle_of_a_tables_version_goes_on_with_its_next_file(
     for first in (0, 4):
         frame = spark.range(first, first + 4, numPartitions=4).toDF("a")
         frame.write.format("delta").mode("append").save(str(path))
-        table = Table(
+        table = Flow(
             name=f"silver.{name}",
             comment="a copy",
             source=Delta(f"bronze.{name}", max_files=1),

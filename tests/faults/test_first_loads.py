@@ -13,7 +13,7 @@ from include.engine.jobs import refresh as engine_refresh
 from include.errors import Unreachable
 from include.lake import locations
 from include.monitoring import first_load, status
-from include.spec import Delta, Lookup, Replace, Table, Upsert
+from include.spec import Delta, Flow, Lookup, Replace, Table, Upsert
 from tests.support.commits import switch_fast_path
 from tests.support.flows import has_rows, only_in_full_runs, rows_of
 from tests.support.waiting import wait_until
@@ -23,7 +23,7 @@ SALES, SHOPS = "sale INT, shop INT", "shop INT, city STRING, at INT"
 
 @pytest.fixture
 def shops(name) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}_shops",
         comment="shops",
         source=Delta(f"bronze.{name}_shops"),
@@ -34,7 +34,7 @@ def shops(name) -> Table:
 
 @pytest.fixture
 def sales(name, shops) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="sales with their cities",
         source=Delta(f"bronze.{name}"),
@@ -49,7 +49,7 @@ def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_c
 ):
     switch_fast_path(monkeypatch, is_fast)
     counted = "SELECT city, count(*) AS sales FROM source GROUP BY city"
-    sums = Table(
+    sums = Flow(
         name=f"gold.{name}",
         comment="sales of each city",
         source=Delta(sales.name),

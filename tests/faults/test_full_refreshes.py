@@ -23,7 +23,7 @@ from include.project.ranges import Slice
 from include.recovery.backfill import preview
 from include.spec import Kafka, Table
 from tests.support.backfills import Backfills
-from tests.support.flows import Chain, has_rows, only_in_full_runs, rows_of
+from tests.support.flows import Chain, declared, has_rows, only_in_full_runs, rows_of
 from tests.support.jobs.process import Job
 from tests.support.producing import produce_numbers
 from tests.support.topic import Topic
@@ -84,7 +84,7 @@ def test_a_table_of_several_flows_is_made_anew_by_all_of_them(chain, topic, brok
     other_topic = Topic(broker).create()
     topic.create(2).send(1, 2, 3)
     other_topic.send(4)
-    bronze = replace(
+    bronze = declared(
         chain.bronze,
         source={"eu": Kafka(topic.name), "us": Kafka(other_topic.name)},
         reset_allowed=True,

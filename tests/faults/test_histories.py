@@ -14,7 +14,7 @@ from include.engine.jobs import rewind as engine_rewind
 from include.errors import UsageError
 from include.lake import locations
 from include.ledger import verify
-from include.spec import Delta, Table
+from include.spec import Delta, Flow, Table
 from tests.support.backfills import Backfills, Killed
 from tests.support.commits import kill_next_batch
 from tests.support.flows import FULL, double_numbers, rows_of
@@ -32,7 +32,7 @@ class History:
         self.chain, self.spark, self.run_once, self.ask, self.monkeypatch = chain, spark, run_once, ask, monkeypatch
         self.rng = random.Random(seed)
         bronze, silver, gold = chain.in_slices
-        copy = Table(
+        copy = Flow(
             name=f"gold.{chain.name}_copy",
             comment="",
             source=Delta(silver.name),

@@ -30,7 +30,7 @@ from include.flows import refreshes
 from include.lake import locations
 from include.ledger import verify
 from include.maintenance import table_survey, vacuum_guard
-from include.spec import Delta, Expect, Kafka, Maintenance, Replace, Table
+from include.spec import Delta, Expect, Flow, Kafka, Maintenance, Replace, Table
 from tests.conftest import ROOT
 from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.jobs.refresh import views
@@ -360,7 +360,7 @@ def test_a_view_reads_an_old_version_as_it_was_until_its_file_no_longer_declares
     name, append, spark, engine, refresh, maintain
 ):
     policy = Maintenance(target_file_mb=0.001, time_travel_hours=0.0001)
-    prices = Table(
+    prices = Flow(
         name=f"silver.{name}", comment="", source=Kafka("unused"), schema="id INT, price INT", maintain=policy
     )
     path = locations.table_path(prices.name)

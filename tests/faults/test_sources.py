@@ -9,7 +9,7 @@ from include.engine.fast_path.topic_reader import TopicReader
 from include.errors import FlowBroken, Unreachable
 from include.lake import locations
 from include.lake.paths import remove_tree
-from include.spec import Delta, Table
+from include.spec import Delta, Flow, Table
 from tests.support.commits import switch_fast_path
 from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
 
@@ -162,7 +162,7 @@ ROW = "a INT"
 
 def copy_table(name: str, **values: object) -> Table:
     values = {"schema": ROW, **values}
-    return Table(name=f"silver.{name}", comment="a copy", source=Delta(f"bronze.{name}"), **values)
+    return Flow(name=f"silver.{name}", comment="a copy", source=Delta(f"bronze.{name}"), **values)
 
 
 def stored_values(table: Table) -> list:

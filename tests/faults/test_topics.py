@@ -16,7 +16,7 @@ from include.control.store.schema import losses
 from include.errors import FlowBroken
 from include.lake import locations
 from include.monitoring import status
-from include.spec import KAFKA_SCHEMA_WITH_IDS, Kafka, Table
+from include.spec import KAFKA_SCHEMA_WITH_IDS, Flow, Kafka, Table
 from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
 from tests.support.topic import Topic
 
@@ -31,7 +31,7 @@ def topics(broker: str, name: str) -> list[Topic]:
 
 
 def table_of(name: str, source: Kafka, **values: object) -> Table:
-    return Table(name=f"bronze.{name}", comment="many topics", source=source, interval_seconds=0.2, **values)
+    return Flow(name=f"bronze.{name}", comment="many topics", source=source, interval_seconds=0.2, **values)
 
 
 def assert_holds(table: Table, *topics: Topic, deleted_messages: tuple = ()) -> None:

@@ -46,10 +46,11 @@ def run_once(spark: SparkSession) -> Callable[..., None]:
     def run(*tables: Table) -> None:
         engine = database.connect(settings().control_url)
         lease_renewer = LeaseRenewer(engine, Holder.here("test", jvm_pid()), 30, lambda reason: os.abort())
-        lease_renewer.take([table.flow for table in tables])
+        flows = [flow for table in tables for flow in table.flows]
+        lease_renewer.take([flow.flow for flow in flows])
         lease_renewer.start()
         try:
-            Host(spark, engine, lease_renewer, "test").run_once(list(tables))
+            Host(spark, engine, lease_renewer, "test").run_once(flows)
         finally:
             lease_renewer.stop()
 

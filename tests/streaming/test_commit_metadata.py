@@ -18,7 +18,7 @@ from include.engine.fast_path.transaction import Target
 from include.engine.session import jvm_of
 from include.engine.tables import maintain
 from include.lake import locations
-from include.spec import Append, Delta, Table, Upsert
+from include.spec import Append, Delta, Flow, Table, Upsert
 from tests.support.flows import FULL
 
 SCHEMA = "id BIGINT, batch BIGINT"
@@ -38,7 +38,7 @@ def table(spark, name) -> Table:
 
 
 def stored_table(spark, name: str, write: Append | Upsert) -> Table:
-    table = Table(name=f"silver.{name}", comment="x", source=Delta(f"bronze.{name}"), schema=SCHEMA, write=write)
+    table = Flow(name=f"silver.{name}", comment="x", source=Delta(f"bronze.{name}"), schema=SCHEMA, write=write)
     builder = (
         DeltaTable.create(spark)
         .location(str(locations.table_path(table.name)))

@@ -21,7 +21,7 @@ from include.ledger import verify
 from include.maintenance import table_survey
 from include.project.sources import inline_steps
 from include.settings import settings
-from include.spec import Bucket, Delta, Maintenance, Table, Upsert
+from include.spec import Bucket, Delta, Flow, Maintenance, Table, Upsert
 from tests.support.commits import intercept_commits
 from tests.support.flows import only_in_full_runs, rows_of
 
@@ -36,7 +36,7 @@ def source(spark, name):
 
 
 def reader(name: str, layer: str = "silver", schema: str = "id BIGINT, n INT", **source) -> Table:
-    return Table(name=f"{layer}.{name}", comment="", source=Delta(f"bronze.{name}", **source), schema=schema)
+    return Flow(name=f"{layer}.{name}", comment="", source=Delta(f"bronze.{name}", **source), schema=schema)
 
 
 def offsets(table: str) -> list[tuple[int, int, bool]]:
@@ -209,10 +209,10 @@ def readings_of(name: str) -> list[Table]:
 
         return rows.groupBy("hour").agg(F.sum("n").alias("n"), F.count("*").alias("minutes"))
 
-    bronze = Table(
+    bronze = Flow(
         name=f"bronze.{name}", comment="", source=Delta(f"bronze.{name}_0"), schema="id BIGINT, at TIMESTAMP, n INT"
     )
-    silver = Table(
+    silver = Flow(
         name=f"silver.{name}",
         comment="",
         source=Delta(f"bronze.{name}"),
@@ -220,7 +220,7 @@ def readings_of(name: str) -> list[Table]:
         transform=max_by_minute,
         write=Upsert(("id", "minute"), recompute=Bucket("minute", of="at", unit="minute")),
     )
-    gold = Table(
+    gold = Flow(
         name=f"gold.{name}",
         comment="",
         source=Delta(f"silver.{name}", changes=True),
@@ -282,7 +282,7 @@ def test_vacuum_keeps_the_changes_that_a_stopped_reader_has_yet_to_read(spark, s
     assert change_files
     for file in change_files:
         os.utime(file, (time.time() - 5 * 3_600,) * 2)
-    bronze = Table(
+    bronze = Flow(
         name=f"bronze.{name}",
         comment="",
         source=Delta("bronze.other"),

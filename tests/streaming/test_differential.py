@@ -6,7 +6,7 @@ import pytest
 
 from include.delta.delta_log import DeltaLog
 from include.lake import locations
-from include.spec import Kafka, Table
+from include.spec import Flow, Kafka
 from tests.support import raw_headers
 from tests.support.flows import FULL
 from tests.support.generated import COLUMNS, MODES, SEED, Generator, store_titles
@@ -69,7 +69,7 @@ def test_both_paths_store_the_records_of_a_topic_alike(run_once, name, broker, m
     send(topic, OddRecords(SEED)(13))
     # All in one run: a driver knows from one batch that the next ones have headers.
     twins = [
-        Table(name=f"bronze.{name}_{kind}", comment="", source=Kafka(topic.name, max_offsets=16))
+        Flow(name=f"bronze.{name}_{kind}", comment="", source=Kafka(topic.name, max_offsets=16))
         for kind in ("fast", "spark")
     ]
     run_once(twins[0])

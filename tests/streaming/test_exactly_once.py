@@ -8,7 +8,7 @@ import pytest
 from include.errors import FlowFailed
 from include.lake import locations
 from include.lake.paths import remove_tree
-from include.spec import Append, Bucket, Delta, Expect, Table, Upsert
+from include.spec import Append, Bucket, Delta, Expect, Flow, Table, Upsert
 from tests.support.commits import intercept_commits, switch_fast_path
 
 SOURCE_SCHEMA = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
@@ -22,7 +22,7 @@ def is_fast(request, monkeypatch) -> bool:
 
 
 def readings(name: str) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="readings of a test",
         source=Delta(f"bronze.{name}"),
@@ -38,7 +38,7 @@ def per_minute(name: str) -> Table:
 
         return rows.groupBy("device", "minute").agg(F.count("*").alias("readings"), F.max("bpm").alias("most"))
 
-    return Table(
+    return Flow(
         name=f"gold.{name}",
         comment="readings by minute",
         source=Delta(f"silver.{name}"),
@@ -218,7 +218,7 @@ def test_a_table_without_rules_or_keys_is_shaped_too(arrive, run_once, stored, n
     def double_bpm(rows):
         return rows.selectExpr("device", "bpm * 2 AS twice")
 
-    table = Table(
+    table = Flow(
         name=f"silver.{name}",
         comment="twice",
         source=Delta(f"bronze.{name}"),

@@ -27,7 +27,7 @@ from include.errors import FlowBroken, LedgerMismatch
 from include.lake import locations
 from include.ledger import row_outcomes, verify
 from include.settings import settings
-from include.spec import Append, Bucket, Delta, Expect, Table, Upsert, Watermark
+from include.spec import Append, Bucket, Delta, Expect, Flow, Table, Upsert, Watermark
 from tests.support.commits import switch_fast_path
 from tests.support.expected import changes as changes_of_keys
 from tests.support.flows import only_in_full_runs, rows_of
@@ -51,14 +51,14 @@ def readings(name: str, **overrides) -> Table:
         "write": Append(unique=("device", "time"), first_by=("place",)),
         "expect": (Expect("plausible", "bpm BETWEEN 20 AND 250"),),
     }
-    return Table(**{**arguments, **overrides})
+    return Flow(**{**arguments, **overrides})
 
 
 def per_minute(name: str) -> Table:
     def transform(rows):
         return rows.groupBy("device", "minute").agg(F.count("*").alias("readings"), F.sum("weight").alias("weight"))
 
-    return Table(
+    return Flow(
         name=f"gold.{name}",
         comment="readings by minute",
         source=Delta(f"silver.{name}", max_files=1),
@@ -186,7 +186,7 @@ def running_totals(name: str) -> Table:
         devices = rows.groupBy("device").agg(F.count("*").alias("readings"), F.sum("weight").alias("weight"))
         return devices.selectExpr("*", "sum(readings) OVER (ORDER BY device NULLS FIRST) AS so_far")
 
-    return Table(
+    return Flow(
         name=f"gold.{name}",
         comment="readings so far",
         source=Delta(f"silver.{name}", max_files=1),
@@ -230,7 +230,7 @@ def test_files_of_any_size_are_rewritten_part_by_part(append, run_once, name, mo
     names = [column.split()[0] for column in CHANGES_SCHEMA.split(", ")]
     rows = [(key, f"place-{key}", None, 1, False) for key in range(1_000)]
     append(f"bronze.{name}", [dict(zip(names, row, strict=True)) for row in rows], CHANGES_SCHEMA)
-    silver = Table(
+    silver = Flow(
         name=f"silver.{name}",
         comment="merged changes",
         source=Delta(f"bronze.{name}", max_files=1),
@@ -276,7 +276,7 @@ def test_changes_are_merged_to_the_same_rows_by_both_paths(append, run_once, nam
     contents: list[list[Counter]] = []
     counts: list[list[dict | None]] = []
     for has_fast_path in (True, False):
-        silver = Table(
+        silver = Flow(
             name=f"silver.{name}{'w' if has_fast_path else ''}",
             comment="merged changes",
             source=Delta(f"bronze.{name}", max_files=1),

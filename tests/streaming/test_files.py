@@ -24,7 +24,7 @@ from include.lake.paths import remove_tree
 from include.ledger import verify
 from include.monitoring import status
 from include.settings import settings
-from include.spec import Append, Cast, Delta, Expect, Table
+from include.spec import Append, Cast, Delta, Expect, Flow, Table
 from tests.support.commits import fail_commits
 from tests.support.flows import Driver, only_in_full_runs, rows_of, wait_for_rows
 from tests.support.landing import Landing
@@ -182,7 +182,7 @@ def test_a_csv_file_that_is_no_table_costs_neither_a_column_nor_a_row_and_is_nam
 
 def test_a_reader_of_a_folder_that_is_empty_still_waits_for_its_columns_and_then_goes_on(landing, run_once):
     bronze = landing.table()
-    silver = Table(
+    silver = Flow(
         name=f"silver.{landing.name}",
         comment="typed",
         source=Delta(bronze.name),
@@ -452,7 +452,7 @@ def test_a_parquet_column_of_another_type_is_rescued_and_a_narrower_one_fits(lan
 
 
 def silver(landing: Landing, **parse) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{landing.name}",
         comment="typed",
         source=Delta(f"bronze.{landing.name}"),
@@ -508,7 +508,7 @@ def test_a_stream_that_reads_the_table_goes_on_at_once_after_a_new_column(landin
 def test_a_folder_of_its_own_that_is_not_there_is_waited_for(landing, run_once, tmp_path):
     table = landing.table()
     mounted_landing = Landing(str(tmp_path / "mounted"))
-    mounted_table = Table(name=table.name, comment="", source=mounted_landing.table().source)
+    mounted_table = Flow(name=table.name, comment="", source=mounted_landing.table().source)
     with pytest.raises(Unreachable, match="mount it, or create it"):
         run_once(mounted_table)
     Path(tmp_path / "mounted").mkdir()

@@ -10,7 +10,7 @@ from include.engine.fast_path.transaction import Target
 from include.errors import FlowBroken
 from include.lake import locations
 from include.settings import settings
-from include.spec import Delta, Table
+from include.spec import Delta, Flow, Table
 from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
 
@@ -19,7 +19,7 @@ SCHEMA = "number INT"
 
 @pytest.fixture
 def table(name) -> Table:
-    return Table(name=f"silver.{name}", comment="numbers", source=Delta(f"bronze.{name}"), schema=SCHEMA)
+    return Flow(name=f"silver.{name}", comment="numbers", source=Delta(f"bronze.{name}"), schema=SCHEMA)
 
 
 def numbers(table: Table) -> list[int]:

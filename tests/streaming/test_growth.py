@@ -25,7 +25,7 @@ from include.engine.stream.host import Host
 from include.errors import FlowFailed
 from include.lake import locations
 from include.settings import settings
-from include.spec import Delta, Expect, Kafka, Table, Upsert
+from include.spec import Delta, Expect, Flow, Kafka, Table, Upsert
 from tests.support import footprint
 from tests.support.flows import FULL, only_in_full_runs, rows_of
 from tests.support.footprint import Footprint
@@ -78,7 +78,7 @@ def driver(spark):
 def test_a_flow_that_has_ended_leaves_nothing_in_either_process(spark, driver, name, append, caplog):
     # pytest keeps what py4j logs, with the frames of the error.
     caplog.set_level(logging.CRITICAL, "py4j")
-    table = Table(
+    table = Flow(
         name=f"silver.{name}",
         comment="latest rows",
         source=Delta(f"bronze.{name}"),
@@ -143,8 +143,8 @@ def changes(rows):
 def test_batches_and_deletes_leave_heap_and_cost_of_a_batch_as_they_were(spark, driver, name, broker):
     topic = Topic(broker).create()
     send_changes(topic)
-    bronze = Table(name=f"bronze.{name}", comment="as it came", source=Kafka(topic.name, max_offsets=CHANGES))
-    silver = Table(
+    bronze = Flow(name=f"bronze.{name}", comment="as it came", source=Kafka(topic.name, max_offsets=CHANGES))
+    silver = Flow(
         name=f"silver.{name}",
         comment="latest rows",
         source=Delta(bronze.name, max_files=1),

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from include.rules import unique
-from include.spec import Append, Kafka, Table, Watermark
+from include.spec import Append, Flow, Kafka, Table, Watermark
 from tests.support.flows import FULL
 from tests.support.generated import COLUMNS, MERGE, MODES, RULES, SEED, Generator, table
 from tests.support.late_errors import ERRORS, Place, late_errors, places_of
@@ -24,7 +24,7 @@ FLOWS = {
     ),
     "aggregate": MODES["aggregate"],
     # Records as they are. The fast path reads them itself.
-    "topic": lambda name: Table(name=f"bronze.{name}", comment="x", source=Kafka(name)),
+    "topic": lambda name: Flow(name=f"bronze.{name}", comment="x", source=Kafka(name)),
 }
 IN_SHORT_RUNS = (("merge", True), ("topic", True))
 CASES = [(flow, is_fast) for flow in FLOWS for is_fast in (True, False) if FULL or (flow, is_fast) in IN_SHORT_RUNS]
@@ -32,9 +32,9 @@ COMMITS = ("commit of", "save of", "execute of")
 
 
 def source_of(table: Table, spark: SparkSession, servers: str) -> Source | TopicSource:
-    if table.origin.reads_topics:
+    if table.source.reads_topics:
         return TopicSource(spark, Topic(servers, *table.source_as(Kafka).names).create(2))
-    return Source(spark, table.origin.table, COLUMNS)
+    return Source(spark, table.source.table, COLUMNS)
 
 
 def chosen(places: list[Place], random_: random.Random) -> list[Place]:

@@ -26,7 +26,7 @@ from include.lake.paths import remove_tree
 from include.ledger import verify
 from include.monitoring import status
 from include.settings import settings
-from include.spec import Cast, Delta, Table
+from include.spec import Cast, Delta, Flow
 from tests.support.flows import rows_of
 from tests.support.landing import Landing
 
@@ -356,7 +356,7 @@ def test_json_documents_of_many_lines_are_rows(landing, run_once):
 
 def test_a_column_that_files_do_not_have_yet_is_null_once_it_is_declared(landing, run_once, spark):
     bronze = landing.table()
-    silver = Table(
+    silver = Flow(
         name=f"silver.{landing.name}",
         comment="typed",
         source=Delta(bronze.name),

@@ -17,7 +17,7 @@ from include.control.store.schema import runs
 from include.engine.stream import flow, pacer, trigger_clock
 from include.lake import locations
 from include.settings import settings
-from include.spec import Delta, Table
+from include.spec import Delta, Flow, Table
 from tests.support.flows import Driver, rows_of, wait_for_rows
 from tests.support.waiting import wait_until
 
@@ -26,7 +26,7 @@ NEVER = 3600.0
 
 
 def table(name: str, source: str, **values) -> Table:
-    return Table(name=name, comment="numbers", source=Delta(source), schema="number INT", **values)
+    return Flow(name=name, comment="numbers", source=Delta(source), schema="number INT", **values)
 
 
 @pytest.fixture

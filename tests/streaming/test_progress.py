@@ -12,7 +12,7 @@ from include.errors import FlowFailed
 from include.monitoring import query_progress
 from include.monitoring.query_progress import gather
 from include.settings import settings
-from include.spec import Append, Delta, Expect, Table
+from include.spec import Append, Delta, Expect, Flow, Table
 from tests.support.flows import Driver, rows_of
 from tests.support.waiting import wait_until
 
@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 @pytest.fixture
 def flow(name: str, append) -> Table:
     append(f"bronze.{name}", [{"number": 1}, {"number": 2}], "number INT")
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="numbers",
         source=Delta(f"bronze.{name}"),

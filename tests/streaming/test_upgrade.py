@@ -6,10 +6,10 @@ from collections.abc import Callable
 from include.checkpoints import checkpoint_files
 from include.lake import locations
 from include.settings import settings
-from include.spec import Delta, Expect, Table
+from include.spec import Delta, Expect, Flow
 from tests.conftest import ROOT
 
-FLOW = Table(
+FLOW = Flow(
     name="silver.of_an_older_build",
     comment="numbers",
     source=Delta("bronze.of_an_older_build"),

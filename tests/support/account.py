@@ -10,7 +10,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from include.lake import locations
 from include.lake.paths import remove_tree
-from include.spec import Delta, Table
+from include.spec import Delta, Flow, Table
 
 SETTINGS = {"spark.sql.shuffle.partitions": "2"}
 # Plan time of batch 0, in milliseconds since 1970.
@@ -91,7 +91,7 @@ def delta(version: int, index: int = -1, is_starting: bool = False) -> dict[str,
 
 
 def reader(name: str, of: str, layer: str = "silver", **declared: Any) -> Table:
-    return Table(name=f"{layer}.{name}", comment="", source=Delta(of), schema="id BIGINT", **declared)
+    return Flow(name=f"{layer}.{name}", comment="", source=Delta(of), schema="id BIGINT", **declared)
 
 
 def _commit_properties(commit_metadata: dict | None) -> CommitProperties | None:

@@ -4,7 +4,7 @@ import os
 import threading
 from collections import Counter, defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 
 import pytest
@@ -24,7 +24,7 @@ from include.engine.stream.driver import jvm_pid
 from include.engine.stream.host import Host
 from include.ledger import verify
 from include.settings import settings
-from include.spec import Bucket, Delta, Expect, Kafka, Maintenance, Table, Upsert
+from include.spec import Bucket, Delta, Expect, Flow, Kafka, Maintenance, Table, Upsert
 from tests.support.expected import Message
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
@@ -33,6 +33,11 @@ FULL = os.environ.get("SLUICE_FAULTS") == "full"
 # In short runs, slow flows leave CPU time to the killed jobs, which have a lower priority.
 INTERVAL_SECONDS = 0.1 if FULL else 8.0
 only_in_full_runs = pytest.mark.skipif(not FULL, reason="left to make faults, for time")
+
+
+def declared(flow: Flow, **changes: object) -> Table:
+    """The table of a flow, with other values in its declaration."""
+    return Table(**{field.name: getattr(flow, field.name) for field in fields(Table)} | changes)
 
 
 def numbers(rows, *extra_columns: str):
@@ -67,12 +72,12 @@ class Chain:
     topic: Topic
 
     @property
-    def bronze(self) -> Table:
-        return Table(name=f"bronze.{self.name}", comment="as it came", source=Kafka(self.topic.name))
+    def bronze(self) -> Flow:
+        return Flow(name=f"bronze.{self.name}", comment="as it came", source=Kafka(self.topic.name))
 
     @property
-    def silver(self) -> Table:
-        return Table(
+    def silver(self) -> Flow:
+        return Flow(
             name=f"silver.{self.name}",
             comment="numbers",
             source=Delta(f"bronze.{self.name}"),
@@ -82,8 +87,8 @@ class Chain:
         )
 
     @property
-    def gold(self) -> Table:
-        return Table(
+    def gold(self) -> Flow:
+        return Flow(
             name=f"gold.{self.name}",
             comment="sums",
             source=Delta(f"silver.{self.name}"),
@@ -93,9 +98,9 @@ class Chain:
         )
 
     @property
-    def latest(self) -> Table:
+    def latest(self) -> Flow:
         """The latest number of each last digit, by place in the topic. A multiple of 7 deletes its digit."""
-        return Table(
+        return Flow(
             name=f"silver.{self.name}_latest",
             comment="latest numbers",
             source=Delta(f"bronze.{self.name}"),
@@ -105,18 +110,18 @@ class Chain:
         )
 
     @property
-    def all(self) -> tuple[Table, Table, Table]:
+    def all(self) -> tuple[Flow, Flow, Flow]:
         return self.bronze, self.silver, self.gold
 
     @property
-    def in_windows(self) -> tuple[Table, Table, Table]:
+    def in_windows(self) -> tuple[Flow, Flow, Flow]:
         """The same tables with a maintenance policy that finds work in small tables. Gold is merged only in windows."""
         policy = Maintenance(target_file_mb=0.01, time_travel_hours=0.0001, every_batches=3)
         bronze, silver, gold = (replace(table, maintain=policy, interval_seconds=0.1) for table in self.all)
         return bronze, silver, replace(gold, write=replace(gold.write, in_windows=True))
 
     @property
-    def in_slices(self) -> tuple[Table, Table, Table]:
+    def in_slices(self) -> tuple[Flow, Flow, Flow]:
         """The same tables with a silver table that can be backfilled."""
         bronze, silver, gold = (replace(table, interval_seconds=INTERVAL_SECONDS) for table in self.all)
         return bronze, replace(silver, time_column="time"), gold

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from include.lake import locations
 from include.rules import not_null, unique
-from include.spec import Append, Bucket, Delta, Expect, Lookup, Table, Upsert, Watermark
+from include.spec import Append, Bucket, Delta, Expect, Flow, Lookup, Table, Upsert, Watermark
 
 COLUMNS = "id INT, code STRING, ratio DOUBLE, price DECIMAL(12,3), at TIMESTAMP, day DATE, seq INT, op STRING"
 SCHEMA = "id INT, code STRING, ratio DOUBLE, price DECIMAL(12,3), at TIMESTAMP, day DATE, seq INT"
@@ -68,7 +68,7 @@ class Generator:
 
 def table(name: str, write: Any, **fields: Any) -> Table:
     known = {"comment": "x", "source": Delta(f"bronze.{name}"), "schema": SCHEMA, "expect": RULES}
-    return Table(name=f"silver.{name}", write=write, **{**known, **fields})
+    return Flow(name=f"silver.{name}", write=write, **{**known, **fields})
 
 
 def titles(name: str) -> Lookup:

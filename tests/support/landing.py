@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from include.settings import settings
-from include.spec import Files, Table
+from include.spec import Files, Flow, Table
 from tests.support.flows import rows_of
 
 METADATA_COLUMNS = ("_filename", "_index", "_rescued_data")
@@ -35,7 +35,7 @@ class Landing:
 
     def table(self, format: str = "csv", schema: str | None = None, **source) -> Table:
         declared = {} if schema is None else {"schema": schema}
-        return Table(
+        return Flow(
             name=f"bronze.{self.name}",
             comment="as it came",
             source=Files(self.path, format=format, **source),

@@ -13,7 +13,7 @@ from include.engine.jobs.worker import Worker
 from include.errors import Unreachable
 from include.monitoring import lag
 from include.progress import counted, reported
-from include.spec import Table
+from include.spec import Flow
 
 IS_RUNNING = "RUNNING"
 
@@ -60,7 +60,7 @@ def _tasks(spark: SparkSession) -> Iterator[Callable[[], str]]:
         context.removeJobTag(tag)
 
 
-def unread(flows: tuple[Table, ...]) -> str:
+def unread(flows: tuple[Flow, ...]) -> str:
     """What these flows have not read of their sources, in words."""
     lags = lag.measure(flows).values()
     return ", ".join(f"{each.words} left" if each.has_begun and not each.unknown else each.words for each in lags)

@@ -28,7 +28,7 @@ from include.ledger import explain, verify
 from include.local.connect import KEPT_OFFSETS, OFFSETS
 from include.project.sources import CHANGE_FEED_PROPERTY
 from include.settings import settings
-from include.spec import Debezium, Delta, Json, Kafka, Lookup, Table, Upsert
+from include.spec import Debezium, Delta, Flow, Json, Kafka, Lookup, Table, Upsert
 from tests.conftest import ROOT
 from tests.support import expected
 from tests.support.backfills import Backfills
@@ -56,8 +56,8 @@ class Billing:
         self.database = f"host=127.0.0.1 port={server.port} user=sluice dbname=postgres"
         self.connection = psycopg.connect(self.database, autocommit=True)
         self.connection.execute(f"CREATE TABLE {name} ({columns})")
-        self.bronze = Table(name=f"bronze.{name}", comment="as it came", source=Kafka(topic))
-        self.silver = Table(
+        self.bronze = Flow(name=f"bronze.{name}", comment="as it came", source=Kafka(topic))
+        self.silver = Flow(
             name=f"silver.{name}",
             comment="purchases",
             source=Delta(f"bronze.{name}"),
@@ -304,8 +304,8 @@ class Conversion:
             source=Delta(billing.bronze.name),
             properties={CHANGE_FEED_PROPERTY: "true"},
         )
-        self.bronze_views = Table(name=f"bronze.{name}_views", comment="as it came", source=Kafka(topic.name))
-        self.views = Table(
+        self.bronze_views = Flow(name=f"bronze.{name}_views", comment="as it came", source=Kafka(topic.name))
+        self.views = Flow(
             name=f"silver.{name}_views",
             comment="views of documents; of the receipt of a purchase with its amount",
             source=Delta(self.bronze_views.name),

@@ -13,7 +13,7 @@ import pytest
 from include.examples import connector
 from include.ledger import verify
 from include.settings import settings
-from include.spec import Debezium, Kafka, Table, Upsert
+from include.spec import Debezium, Flow, Kafka, Table, Upsert
 from tests.support import expected
 from tests.support.connect import Connect
 from tests.support.flows import FULL, only_in_full_runs, rows_of
@@ -215,7 +215,7 @@ def capture(kafka_connect: Connect, database: Database, name: str) -> Iterator[A
 def silver(slot: str, source: str, columns: dict[str, Column], form: Form, is_partial: bool = False) -> Table:
     """The table that follows `source`, a table of the database."""
     into = tuple(name for name in columns if name not in form.without)
-    return Table(
+    return Flow(
         name=f"silver.{slot}{'_notes' * is_partial}",
         comment="as the database has it",
         source=Kafka(f"{slot}.public.{source}"),

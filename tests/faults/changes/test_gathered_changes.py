@@ -3,7 +3,7 @@
 from include.delta.delta_log import DeltaLog
 from include.lake import locations
 from include.ledger import verify
-from include.spec import Delta, Table, Upsert
+from include.spec import Delta, Flow, Upsert
 from tests.support.flows import rows_of
 
 CHANGES = "id INT, place STRING, seq INT, op STRING"
@@ -14,7 +14,7 @@ def change(id_: int, place: str | None, seq: int, op: str = "u") -> dict:
 
 
 def test_each_window_merges_what_has_come_since_the_last_one(name, append, maintain):
-    table = Table(
+    table = Flow(
         name=f"silver.{name}",
         comment="places",
         source=Delta(f"bronze.{name}"),

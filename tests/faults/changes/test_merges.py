@@ -17,7 +17,7 @@ from include.errors import UsageError
 from include.lake import locations
 from include.ledger import verify
 from include.project.sources import inline_steps
-from include.spec import Delta, Table, Upsert
+from include.spec import Delta, Flow, Table, Upsert
 from tests.support.backfills import Backfills, Killed
 from tests.support.commits import kill_next_batch
 from tests.support.expected.changes import Change, history, latest, partial, random_changes
@@ -61,7 +61,7 @@ class History:
         self.chain, self.spark, self.run_once, self.ask, self.monkeypatch = chain, spark, run_once, ask, monkeypatch
         self.random = random.Random(seed)
         self.merged = [
-            Table(
+            Flow(
                 name=f"silver.{chain.name}_{kind}",
                 comment=kind,
                 source=Delta(chain.bronze.name),
@@ -165,7 +165,7 @@ def test_merged_tables_are_as_if_nothing_had_ever_gone_wrong(chain, spark, run_o
 @only_in_full_runs
 def test_tables_that_read_the_changes_of_a_merged_table_follow_it(append, run_once, name):
     schema = "id INT, place STRING, mood STRING, seq INT"
-    latest = Table(
+    latest = Flow(
         name=f"silver.{name}",
         comment="",
         source=Delta(f"bronze.{name}"),
@@ -173,7 +173,7 @@ def test_tables_that_read_the_changes_of_a_merged_table_follow_it(append, run_on
         write=replace(LATEST, deletes="gone"),
     )
     history = replace(latest, name=f"silver.{name}_history", write=replace(latest.write, scd=2))
-    copy = Table(
+    copy = Flow(
         name=f"gold.{name}_copy",
         comment="",
         source=Delta(latest.name, changes=True),
@@ -181,7 +181,7 @@ def test_tables_that_read_the_changes_of_a_merged_table_follow_it(append, run_on
         transform="SELECT * FROM source WHERE _change_type <> 'update_preimage'",
         write=Upsert(("id",), sequence_by="_commit_version", deletes="_change_type = 'delete'"),
     )
-    count = Table(
+    count = Flow(
         name=f"gold.{name}",
         comment="",
         source=Delta(history.name, changes=True),

@@ -33,7 +33,7 @@ from include.local.object_store import ObjectStore
 from include.local.status import summary
 from include.monitoring.status import rows, statuses
 from include.settings import settings
-from include.spec import Files, Table
+from include.spec import Files, Flow, Table
 from tests.conftest import free_port
 from tests.support.commits import switch_fast_path
 from tests.support.flows import FULL, Chain, Driver, only_in_full_runs, rows_of
@@ -270,7 +270,7 @@ def test_while_the_store_is_away_every_command_says_so_in_one_sentence(
 
 def test_a_folder_outside_the_lake_is_named_by_its_own_path_and_its_files_stay_unread(chain, proxy, run_once):
     folder = f"{OTHER_BUCKET}/landing/{chain.name}"
-    table = Table(name=f"bronze.{chain.name}", comment="as it came", source=Files(f"s3a://{folder}", format="csv"))
+    table = Flow(name=f"bronze.{chain.name}", comment="as it came", source=Files(f"s3a://{folder}", format="csv"))
     ObjectPath(OTHER_BUCKET, f"landing/{chain.name}/good.csv").write_text("number\n1\n")
 
     def refuse(request: Request) -> Refusal | None:

@@ -8,7 +8,7 @@ from include.control.jobs import all_kinds
 from include.control.store.job_id import JobKind
 from include.engine.rows import storable
 from include.errors import FlowBroken
-from include.spec import Delta, Expect, Replace, Table
+from include.spec import Delta, Expect, Flow, Replace, Table
 from tests.support.flows import rows_of
 
 READINGS = "id BIGINT, text STRING, n BIGINT"
@@ -26,7 +26,7 @@ def readings(name, append):
 
 def view(name: str, kind: str, transform, **options) -> Table:
     declared = {"schema": "id BIGINT, value BIGINT", "comment": "", "write": Replace(), "transform": transform}
-    return Table(name=f"gold.{name}_{kind}", source=Delta(f"silver.{name}"), **{**declared, **options})
+    return Flow(name=f"gold.{name}_{kind}", source=Delta(f"silver.{name}"), **{**declared, **options})
 
 
 def test_rows_that_make_a_transform_raise_are_named_by_version_expression_and_value_and_leave_the_view_as_it_was(

@@ -15,7 +15,7 @@ from include.engine import commit
 from include.flows import refreshes
 from include.lake import locations
 from include.ledger import inspection, row_outcomes, verify
-from include.spec import Delta, Expect, Replace, Table
+from include.spec import Delta, Expect, Table, View
 from tests.support.flows import FULL, rows_of
 
 SALES, SHOPS = "k INT, v INT, amount DECIMAL(20,4)", "k INT, city STRING"
@@ -28,7 +28,7 @@ class Views:
 
     def __init__(self, name: str) -> None:
         self.sales, self.shops = f"silver.{name}", f"silver.{name}_shops"
-        base = Table(name="", comment="", source=Delta(self.sales), write=Replace())
+        base = View(name="", comment="", source=Delta(self.sales))
         self.some = replace(
             base,
             name=f"gold.{name}_some",

@@ -28,10 +28,10 @@ from include.progress import reported
 from include.project.sources import CHANGE_FEED_PROPERTY
 from include.rules import Expect, unique
 from include.settings import settings
-from include.spec import Append, Bucket, Delta, Table, Upsert
+from include.spec import Append, Bucket, Delta, Flow, Table, Upsert
 from tests.support.backfills import Backfills, Killed
 from tests.support.commits import fail_commits
-from tests.support.flows import only_in_full_runs, rows_of
+from tests.support.flows import declared, only_in_full_runs, rows_of
 from tests.support.waiting import wait_until
 
 SOURCE_SCHEMA = "number INT, place BIGINT"
@@ -53,7 +53,7 @@ def sums(rows):
 
 @pytest.fixture
 def silver(name: str) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="numbers",
         source=Delta(f"bronze.{name}"),
@@ -66,7 +66,7 @@ def silver(name: str) -> Table:
 
 @pytest.fixture
 def gold(name: str) -> Table:
-    return Table(
+    return Flow(
         name=f"gold.{name}",
         comment="sums",
         source=Delta(f"silver.{name}"),
@@ -275,7 +275,7 @@ def test_a_flow_that_stands_in_the_middle_of_a_version_loses_and_doubles_nothing
 def test_what_is_taken_between_the_making_and_the_window_is_in_the_range(
     silver, name, bring, append, run_once, spark, monkeypatch
 ):
-    silver = replace(silver, source={"a": silver.source, "b": Delta(f"bronze.{name}_b")})
+    silver = declared(silver, source={"a": silver.source, "b": Delta(f"bronze.{name}_b")})
     first_flow, second_flow = silver.flows
     bring(1, 61)
     run_once(first_flow)
@@ -484,7 +484,7 @@ def test_tables_below_that_cannot_follow_are_stale_and_their_flows_go_on(silver,
 
 @only_in_full_runs
 def test_an_aggregate_without_buckets_is_made_as_a_whole(silver, name, bring, run_once, spark):
-    aggregate = Table(
+    aggregate = Flow(
         name=f"gold.{name}_whole",
         comment="all of it",
         source=Delta(silver.name),
@@ -504,7 +504,7 @@ def test_an_aggregate_without_buckets_is_made_as_a_whole(silver, name, bring, ru
 def test_a_reader_of_its_changes_is_shown_what_was_replaced_and_goes_on(silver, gold, bring, run_once, spark):
     silver = replace(silver, properties={CHANGE_FEED_PROPERTY: "true"})
     columns = "number INT, place BIGINT, _change_type STRING"
-    changes = Table(name=gold.name, comment="", source=Delta(silver.name, changes=True), schema=columns)
+    changes = Flow(name=gold.name, comment="", source=Delta(silver.name, changes=True), schema=columns)
     bring(1, 61)
     run_once(silver, changes)
     new_silver = replace(silver, transform=times_ten)

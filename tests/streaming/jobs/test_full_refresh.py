@@ -21,7 +21,7 @@ from include.ledger import verify
 from include.monitoring import stale_rows as notes
 from include.project.ranges import Slice
 from include.recovery.backfill import preview
-from include.spec import Bucket, Delta, Expect, Table, Upsert
+from include.spec import Bucket, Delta, Expect, Flow, Table, Upsert
 from tests.support.backfills import Backfills, Killed
 from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.landing import Landing
@@ -41,7 +41,7 @@ def files(landing) -> Table:
 
 @pytest.fixture
 def reader(name) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="the same",
         source=Delta(f"bronze.{name}"),
@@ -130,7 +130,7 @@ def test_rows_of_files_that_are_gone_are_kept_unless_the_table_file_says_otherwi
 
 @pytest.fixture
 def silver(name) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="numbers",
         source=Delta(f"bronze.{name}"),
@@ -142,7 +142,7 @@ def silver(name) -> Table:
 
 @pytest.fixture
 def gold(name) -> Table:
-    return Table(
+    return Flow(
         name=f"gold.{name}",
         comment="sums",
         source=Delta(f"silver.{name}"),
@@ -211,7 +211,7 @@ def test_a_reader_of_its_changes_sees_all_of_it_go_and_come_and_keeps_other_colu
     files, name, landing, run_once, spark
 ):
     files = replace(files, properties={"delta.enableChangeDataFeed": "true"})
-    changes = Table(
+    changes = Flow(
         name=f"silver.{name}",
         comment="what happened",
         source=Delta(files.name, changes=True),
@@ -225,7 +225,7 @@ def test_a_reader_of_its_changes_sees_all_of_it_go_and_come_and_keeps_other_colu
     run_once(files, changes)
     change_rows = sorted((row["number"], row["_change_type"]) for row in rows_of(changes.name))
     assert change_rows == [(1, "delete"), (1, "insert"), (2, "insert"), (10, "insert")]
-    copy = Table(
+    copy = Flow(
         name=f"gold.{name}",
         comment="a copy",
         source=Delta(files.name),

@@ -13,7 +13,7 @@ from include.errors import FlowBroken
 from include.lake import locations
 from include.ledger import verify
 from include.rules import FAILED
-from include.spec import Append, Bucket, Delta, Expect, Kafka, Replace, Table, Upsert
+from include.spec import Append, Bucket, Delta, Expect, Flow, Kafka, Replace, Table, Upsert
 from tests.support.backfills import Backfills
 from tests.support.flows import FULL, only_in_full_runs, rows_of
 
@@ -46,7 +46,7 @@ def table(source: str, write=Append(), transform=TRANSFORM, **options) -> Table:
     time_column = "time" if isinstance(write, Append) else None
     declared = {"comment": "", "source": Delta(f"bronze.{source}"), "schema": schema, "time_column": time_column}
     declared |= {"name": f"silver.{source}", "write": write, "transform": transform}
-    return Table(**{**declared, **options})
+    return Flow(**{**declared, **options})
 
 
 def values(of: Table) -> dict[int, int]:
@@ -135,7 +135,7 @@ def test_a_preview_says_which_rows_the_flow_would_quarantine_and_why(spark, name
     aggregate = table(name, by_day, total, name=f"gold.{name}", schema="hour TIMESTAMP, total BIGINT")
     view = table(name, Replace(), name=f"gold.{name}_view", time_column=None)
     broken = table(name, name=f"silver.{name}_broken", transform=TRANSFORM.replace("(text", "(text || '!'"))
-    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(name), schema=SOURCE)
+    bronze = Flow(name=f"bronze.{name}", comment="", source=Kafka(name), schema=SOURCE)
     tables = Catalog({member.name: member for member in (bronze, of, aggregate, view, broken)})
     for member in (of, aggregate, view) if FULL else (aggregate,):
         (result,) = previews(PreviewRequest(spark, tables, 10), member.name)

@@ -29,6 +29,7 @@ from include.spec import (
     Debezium,
     Delta,
     Expect,
+    Flow,
     Json,
     Kafka,
     Replace,
@@ -79,12 +80,12 @@ def preview(spark):
 
 @pytest.fixture
 def bronze(name) -> Table:
-    return Table(name=f"bronze.{name}", comment="", source=Kafka(name))
+    return Flow(name=f"bronze.{name}", comment="", source=Kafka(name))
 
 
 @pytest.fixture
 def silver(name) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="",
         source=Delta(f"bronze.{name}"),
@@ -165,7 +166,7 @@ def test_only_the_newest_files_of_a_source_are_opened_and_a_rule_that_fails_show
 
 def test_a_step_and_what_is_over_it_are_previewed(preview, arrive, bronze, silver, name):
     step = replace(silver, name=f"silver.{name}_step", temporary=True, expect=(), write=Append())
-    reader = Table(
+    reader = Flow(
         name=f"silver.{name}_over",
         comment="",
         source=Delta(step.name),
@@ -180,7 +181,7 @@ def test_a_step_and_what_is_over_it_are_previewed(preview, arrive, bronze, silve
 @pytest.fixture
 def counted(name) -> Table:
     """Row counts by minute of a silver table that the test writes."""
-    return Table(
+    return Flow(
         name=f"gold.{name}",
         comment="",
         source=Delta(f"silver.{name}"),
@@ -192,7 +193,7 @@ def counted(name) -> Table:
 
 @pytest.fixture
 def minutes(name) -> Table:
-    return Table(name=f"silver.{name}", comment="", source=Delta(f"bronze.{name}"), schema=MINUTES)
+    return Flow(name=f"silver.{name}", comment="", source=Delta(f"bronze.{name}"), schema=MINUTES)
 
 
 @pytest.fixture
@@ -224,7 +225,7 @@ def test_a_view_is_made_of_all_rows_and_a_file_stands_for_one_of_its_sources(
     preview, append, bronze, stored_silver, name, tmp_path
 ):
     append(f"silver.{name}_names", [(1, "one"), (2, "two")], "number INT, word STRING")
-    names = Table(name=f"silver.{name}_names", comment="", source=Delta(bronze.name), schema="number INT, word STRING")
+    names = Flow(name=f"silver.{name}_names", comment="", source=Delta(bronze.name), schema="number INT, word STRING")
     view = Table(
         name=f"gold.{name}_view",
         comment="",
@@ -253,7 +254,7 @@ def test_a_view_is_made_of_all_rows_and_a_file_stands_for_one_of_its_sources(
 def test_a_row_of_a_view_that_no_table_may_store_is_shown_as_the_end_of_the_refresh(
     preview, bronze, stored_silver, name
 ):
-    view = Table(
+    view = Flow(
         name=f"gold.{name}_view",
         comment="",
         source=Delta(stored_silver.name),
@@ -269,7 +270,7 @@ def test_a_row_of_a_view_that_no_table_may_store_is_shown_as_the_end_of_the_refr
 
 
 def test_the_newest_changes_of_a_source_are_previewed(preview, spark, append, bronze, stored_silver, name):
-    changes = Table(
+    changes = Flow(
         name=f"silver.{name}_changes",
         comment="",
         source=Delta(stored_silver.name, changes=True),
@@ -307,9 +308,7 @@ def test_the_newest_records_of_each_partition_of_a_topic_are_read_and_the_broker
     with pytest.raises(
         Unreachable, match=f"reads silver.{name}, which is not stored yet: start the flow .* --from-file"
     ):
-        preview(
-            Table(name=f"silver.{name}", comment="", source=Delta(f"gold.{name}")), table, flow=f"{table.name}.late"
-        )
+        preview(Flow(name=f"silver.{name}", comment="", source=Delta(f"gold.{name}")), table, flow=f"{table.name}.late")
 
 
 def test_files_are_previewed_by_the_reader_that_reads_them(preview, append, name, tmp_path):
@@ -332,7 +331,7 @@ def test_files_are_previewed_by_the_reader_that_reads_them(preview, append, name
     file.write_text("date,amount\n2026-03-04,7\n")
     [row] = preview(table, file=file).outcome.rows
     assert (row.row["date"], row.row["_filename"]) == ("2026-03-04", "sample.txt")
-    silver_table = Table(
+    silver_table = Flow(
         name=f"silver.{name}",
         comment="",
         source=Delta(table.name),
@@ -399,7 +398,7 @@ def test_a_wrong_file_is_told_in_a_sentence(preview, bronze, minutes, counted, t
 
 
 def test_a_change_is_shown_as_what_the_flow_counts_it(bronze, name, preview, tmp_path):
-    silver = Table(
+    silver = Flow(
         name=f"silver.{name}",
         comment="changes of a database",
         source=Delta(bronze.name),

@@ -20,7 +20,7 @@ from include.errors import FlowFailed, UsageError
 from include.lake import locations
 from include.rules import Expect, unique
 from include.settings import settings
-from include.spec import Append, Delta, Table, Upsert, Watermark
+from include.spec import Append, Delta, Flow, Table, Upsert, Watermark
 from tests.support.batches import BatchWriter
 from tests.support.flows import only_in_full_runs, rows_of
 
@@ -31,7 +31,7 @@ LATE = "later than 30 minutes"
 
 @pytest.fixture
 def table(name: str) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="readings",
         source=Delta(f"bronze.{name}"),

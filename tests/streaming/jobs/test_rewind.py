@@ -21,7 +21,7 @@ from include.lake import locations
 from include.ledger import verify
 from include.recovery import giving_up
 from include.rules import Expect
-from include.spec import Append, Bucket, Delta, Replace, Table, Upsert, Watermark
+from include.spec import Append, Bucket, Delta, Flow, Replace, Table, Upsert, Watermark
 from tests.support.backfills import Backfills, Killed
 from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.rewinds import Rewinds, moment_of
@@ -45,7 +45,7 @@ def sums(rows):
 
 @pytest.fixture
 def silver(name: str) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="numbers",
         source=Delta(f"bronze.{name}"),
@@ -57,7 +57,7 @@ def silver(name: str) -> Table:
 
 @pytest.fixture
 def gold(name: str) -> Table:
-    return Table(
+    return Flow(
         name=f"gold.{name}",
         comment="sums",
         source=Delta(f"silver.{name}"),
@@ -70,14 +70,14 @@ def gold(name: str) -> Table:
 @pytest.fixture
 def copy(name: str) -> Table:
     """A copy of silver, by appends."""
-    return Table(
+    return Flow(
         name=f"gold.{name}_copy", comment="as it is", source=Delta(f"silver.{name}"), schema="number INT, place BIGINT"
     )
 
 
 @pytest.fixture
 def view(name: str) -> Table:
-    return Table(
+    return Flow(
         name=f"gold.{name}_view",
         comment="the greatest",
         source=Delta(f"silver.{name}"),

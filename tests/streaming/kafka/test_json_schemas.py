@@ -12,7 +12,7 @@ from include.errors import FlowBroken
 from include.kafka import schema_registry
 from include.lake import locations
 from include.settings import settings
-from include.spec import KAFKA_SCHEMA_WITH_IDS, Delta, Expect, Json, Kafka, Registry, Table
+from include.spec import KAFKA_SCHEMA_WITH_IDS, Delta, Expect, Flow, Json, Kafka, Registry, Table
 from tests.support.commits import switch_fast_path
 from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.kafka.registry import SchemaRegistry
@@ -53,7 +53,7 @@ def registry(monkeypatch):
 
 @pytest.fixture
 def orders(name: str) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="orders",
         source=Delta(f"bronze.{name}"),
@@ -75,7 +75,7 @@ def test_rows_that_break_their_schema_are_quarantined_with_its_id_and_the_field(
     switch_fast_path(monkeypatch, is_fast)
     topic = Topic(broker).create()
     source = Kafka(topic.name, schema_ids=True)
-    bronze = Table(name=f"bronze.{name}", comment="", source=source, schema=KAFKA_SCHEMA_WITH_IDS)
+    bronze = Flow(name=f"bronze.{name}", comment="", source=source, schema=KAFKA_SCHEMA_WITH_IDS)
     assert [registry.register(text) for text in (V1, V2)] == [1, 2]
     topic.send(value(1, {"order_id": "a", "amount": 7}), value(1, {"order_id": "b", "amount": 101}))
     run_once(bronze, orders)

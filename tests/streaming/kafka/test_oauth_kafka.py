@@ -17,7 +17,7 @@ from include.local import java
 from include.monitoring import consumer_groups, lag
 from include.monitoring.consumer_groups import Mirrored
 from include.settings import settings
-from include.spec import Kafka, Table
+from include.spec import Flow, Kafka
 from tests.conftest import free_port
 from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.kafka.oauth_broker import IdentityProvider, OAuthBroker
@@ -81,7 +81,7 @@ def test_a_flow_its_lag_and_its_consumer_group_work_with_tokens(oauth_broker, de
     provider = oauth_broker.provider
     topic = Topic(oauth_broker.address).create(2).send(*range(4))
     declare(oauth_broker.properties(provider.secret))
-    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name, cluster="eu"))
+    bronze = Flow(name=f"bronze.{name}", comment="", source=Kafka(topic.name, cluster="eu"))
     run_once(bronze)
     topic.send(4, 5)
     with monkeypatch.context() as patch:
@@ -99,7 +99,7 @@ def test_a_flow_its_lag_and_its_consumer_group_work_with_tokens(oauth_broker, de
 @only_in_full_runs
 def test_a_wrong_secret_is_named(oauth_broker, declare, name, run_once):
     declare(oauth_broker.properties("Hush-2"))
-    bronze = Table(
+    bronze = Flow(
         name=f"bronze.{name}",
         comment="",
         source=Kafka(Topic(oauth_broker.address).create().name, cluster="eu"),

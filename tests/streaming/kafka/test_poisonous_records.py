@@ -17,7 +17,7 @@ from include.monitoring import lag
 from include.recovery import reset
 from include.rules import FAILED
 from include.settings import settings
-from include.spec import KAFKA_SCHEMA_WITH_IDS, Delta, Kafka, Table
+from include.spec import KAFKA_SCHEMA_WITH_IDS, Delta, Flow, Kafka, Table
 from tests.support import raw_headers
 from tests.support.flows import rows_of
 from tests.support.topic import Topic
@@ -52,8 +52,8 @@ def test_a_record_with_a_time_that_delta_cannot_hold_is_quarantined_with_its_pla
         2, message_timestamp_after_max_ms=unlimited, message_timestamp_before_max_ms=unlimited, retention_ms="-1"
     )
     send_at(topic, NOW_MS, NANOS, 0, MICROS, NOW_MS, NOW_MS)
-    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name))
-    parsed = Table(
+    bronze = Flow(name=f"bronze.{name}", comment="", source=Kafka(topic.name))
+    parsed = Flow(
         name=f"silver.{name}",
         comment="",
         source=Kafka(topic.name),
@@ -78,8 +78,8 @@ def test_a_record_with_a_time_that_delta_cannot_hold_is_quarantined_with_its_pla
 def test_a_record_with_a_header_whose_name_is_no_text_is_quarantined_and_no_name_is_cut_off(topic, run_once, name):
     topic.create()
     names = [[], [b"n\0x", "ü".encode()], [b"ok", b"\xff"], [b""], ["größe".encode("latin-1")]]
-    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name))
-    with_ids = Table(
+    bronze = Flow(name=f"bronze.{name}", comment="", source=Kafka(topic.name))
+    with_ids = Flow(
         name=f"bronze.{name}_ids",
         comment="",
         source=Kafka(topic.name, schema_ids=True),
@@ -105,8 +105,8 @@ def test_a_record_with_a_header_whose_name_is_no_text_is_quarantined_and_no_name
 
 def test_a_batch_that_cannot_go_on_is_left_out_by_approval_and_verify_counts_it(topic, run_once, name):
     topic.create().send(*range(5))
-    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name))
-    silver = Table(
+    bronze = Flow(name=f"bronze.{name}", comment="", source=Kafka(topic.name))
+    silver = Flow(
         name=f"silver.{name}",
         comment="",
         source=Kafka(topic.name),
@@ -116,7 +116,7 @@ def test_a_batch_that_cannot_go_on_is_left_out_by_approval_and_verify_counts_it(
     run_once(bronze)
     topic.send("a", "b")
     run_once(bronze)
-    reader = Table(
+    reader = Flow(
         name=f"gold.{name}",
         comment="",
         source=Delta(bronze.name, max_files=1),
@@ -142,7 +142,7 @@ def test_records_that_a_raw_table_cannot_hold_are_quarantined_and_a_skipped_batc
     spark, topic, run_once, name
 ):
     topic.create().send(*range(3))
-    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name))
+    bronze = Flow(name=f"bronze.{name}", comment="", source=Kafka(topic.name))
     run_once(bronze)
     path = locations.table_path(bronze.name)
     spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT other CHECK (offset <> 3)")

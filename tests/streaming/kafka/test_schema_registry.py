@@ -27,7 +27,7 @@ from include.kafka import schema_registry
 from include.lake import locations
 from include.ledger import verify
 from include.settings import settings
-from include.spec import KAFKA_SCHEMA_WITH_IDS, Avro, Delta, Expect, Json, Kafka, Registry, Table
+from include.spec import KAFKA_SCHEMA_WITH_IDS, Avro, Delta, Expect, Flow, Json, Kafka, Registry, Table
 from tests.support import secrets_search
 from tests.support.commits import switch_fast_path
 from tests.support.flows import Driver, only_in_full_runs, rows_of, wait_for_rows
@@ -104,13 +104,13 @@ def orders(broker: str, name: str, monkeypatch, tmp_path: Path) -> Iterator[Orde
     monkeypatch.setattr(schema_registry, "settings", lambda: changed)
     monkeypatch.setattr(schema_registry, "REPLICA_SECONDS", 0.1)
     topic = Topic(broker).create(2)
-    bronze = Table(
+    bronze = Flow(
         name=f"bronze.{name}",
         comment="as it came",
         source=Kafka(topic.name, schema_ids=True),
         schema=KAFKA_SCHEMA_WITH_IDS,
     )
-    silver = Table(
+    silver = Flow(
         name=f"silver.{name}",
         comment="orders",
         source=Delta(bronze.name),
@@ -260,9 +260,7 @@ def test_a_schema_that_may_not_evolve_is_refused(orders, spark: SparkSession):
 def test_a_registry_and_its_evolution_are_part_of_the_definition(name, kind):
     def fingerprints(registry: Registry | None) -> tuple[str, str]:
         parse = kind("value", into=("order_id",), registry=registry)
-        table = Table(
-            name=f"silver.{name}", comment="", source=Delta("bronze.x"), schema="order_id STRING", parse=parse
-        )
+        table = Flow(name=f"silver.{name}", comment="", source=Delta("bronze.x"), schema="order_id STRING", parse=parse)
         return definition.fingerprint(table), definition.rows_fingerprint(table)
 
     different = {fingerprints(registry) for registry in (None, Registry(), Registry(evolution="fail"))}

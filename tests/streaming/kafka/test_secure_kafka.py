@@ -34,7 +34,7 @@ from include.monitoring.consumer_groups import Mirrored
 from include.monitoring.prometheus import registry
 from include.monitoring.status import statuses
 from include.settings import settings
-from include.spec import Kafka, Table
+from include.spec import Flow, Kafka, Table
 from tests.conftest import S3_PORT, free_port
 from tests.support.flows import only_in_full_runs, rows_of, wait_for_rows
 from tests.support.jobs.process import Job
@@ -107,7 +107,7 @@ def test_a_flow_its_lag_its_ledger_and_its_consumer_group_work_with(
 ):
     topic = secure_broker.topic(2).send(*range(4))
     declare_cluster("eu", properties_of[access])
-    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name, cluster="eu"))
+    bronze = Flow(name=f"bronze.{name}", comment="", source=Kafka(topic.name, cluster="eu"))
     run_once(bronze)
     topic.send(4, 5)
     with monkeypatch.context() as patch:
@@ -147,8 +147,8 @@ def test_topics_of_the_same_name_in_two_clusters_do_not_mix(
     secure_broker.grant(here.name)
     here.send("here 0", "here 1")
     in_eu.create().send("eu 0", "eu 1", "eu 2")
-    default = Table(name=f"bronze.{name}", comment="", source=Kafka(here.name))
-    eu = Table(name=f"bronze.{name}_eu", comment="", source=Kafka(here.name, cluster="eu"))
+    default = Flow(name=f"bronze.{name}", comment="", source=Kafka(here.name))
+    eu = Flow(name=f"bronze.{name}_eu", comment="", source=Kafka(here.name, cluster="eu"))
     tables = Catalog({default.name: default, eu.name: eu})
     run_once(default, eu)
     assert [row["value"] for row in rows_of(default.name)] == [b"here 0", b"here 1"]
@@ -161,7 +161,7 @@ def test_topics_of_the_same_name_in_two_clusters_do_not_mix(
     for line in origin_lines(explain.of_version(tables, eu, in_other.versions[0])):
         assert line.endswith(f"{here.name}/0 0 to 2 of cluster 'eu'")
     addresses = [f"kafka://{broker}", f"kafka://127.0.0.1:{secure_broker.ports['PLAIN']}"]
-    inputs = [lineage.event_of(table, newest_commit(table)).inputs[0] for table in (default, eu)]
+    inputs = [lineage.event_of(table.flow, table, newest_commit(table)).inputs[0] for table in (default, eu)]
     assert [(read.namespace, read.name) for read in inputs] == [(address, here.name) for address in addresses]
     words = {status_.flow: status_.lag.words for status_ in statuses(tables, timeout_seconds=10)}
     assert words == {default.flow: "0 records", eu.flow: "0 records of eu"}
@@ -232,7 +232,7 @@ def test_a_new_password_counts_from_the_next_start_on_and_the_old_one_is_refused
     monkeypatch.setattr(broker, "TIMEOUT_SECONDS", 5)
     topic = secure_broker.topic().send(0)
     declare_cluster("eu", properties_of["SCRAM"])
-    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic.name, cluster="eu"))
+    bronze = Flow(name=f"bronze.{name}", comment="", source=Kafka(topic.name, cluster="eu"))
     run_once(bronze)
     new_password = secrets.token_hex(8)
     secure_broker.add_scram_user(new_password)
@@ -256,7 +256,7 @@ def test_a_new_password_counts_from_the_next_start_on_and_the_old_one_is_refused
 def test_properties_that_only_java_refuses_are_the_same_error(secure_broker, declare_cluster, name, run_once):
     pem = {"ssl_keystore_type": "PEM", "ssl_keystore_location": str(secure_broker.authority.issue("client-java"))}
     declare_cluster("eu", secure_broker.properties("MUTUAL", **pem, ssl_keystore_password="of no use"))
-    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(secure_broker.topic().name, cluster="eu"))
+    bronze = Flow(name=f"bronze.{name}", comment="", source=Kafka(secure_broker.topic().name, cluster="eu"))
     error = refusal_of(run_once, bronze)
     assert error.error == "KAFKA_ACCESS"
     assert "SSL key store password cannot be specified with PEM format" in str(error)

@@ -17,7 +17,7 @@ from include.kafka import broker
 from include.kafka.cluster import Cluster
 from include.lake import locations
 from include.ledger import verify
-from include.spec import Kafka, Table
+from include.spec import Flow, Kafka, Table
 from tests.support.flows import rows_of
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
@@ -37,7 +37,7 @@ def reader(broker: str) -> TopicReader:
 
 @pytest.fixture
 def bronze(name: str, topic: Topic) -> Table:
-    return Table(name=f"bronze.{name}", comment="as it came", source=Kafka(topic.name))
+    return Flow(name=f"bronze.{name}", comment="as it came", source=Kafka(topic.name))
 
 
 def all_ranges(topic: Topic) -> list[OffsetRange]:

@@ -10,7 +10,7 @@ from include.engine.rows.parse_debezium import IS_NO_EVENT
 from include.errors import LedgerMismatch
 from include.lake import locations
 from include.ledger import row_outcomes, verify
-from include.spec import Debezium, Delta, Table, Upsert
+from include.spec import Debezium, Delta, Flow, Table, Upsert
 from tests.support.flows import only_in_full_runs, rows_of
 
 VALUE = "value BINARY"
@@ -26,7 +26,7 @@ def event(op: str, row: dict | None, /, **source: object) -> bytes:
 
 
 def table_of(name: str, parse: Debezium, schema: str, write: Upsert) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="changes of a database",
         source=Delta(f"bronze.{name}", max_files=1),

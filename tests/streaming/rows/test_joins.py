@@ -16,7 +16,7 @@ from include.flows.batches import BatchHistory
 from include.lake import locations
 from include.ledger import verify
 from include.rules import not_null
-from include.spec import Append, Bucket, Delta, Lookup, Table, Upsert
+from include.spec import Append, Bucket, Delta, Flow, Lookup, Table, Upsert
 from tests.support.backfills import Backfills
 from tests.support.commits import kill_next_batch, switch_fast_path
 from tests.support.flows import rows_of
@@ -46,7 +46,7 @@ def sales(name: str, products_: Lookup, **fields) -> Table:
         "lookups": (products_,),
         "transform": "SELECT sale, product, title, price * 100 AS cents FROM source",
     }
-    return Table(**{**arguments, **fields})
+    return Flow(**{**arguments, **fields})
 
 
 def products(name: str, **fields) -> Lookup:
@@ -224,7 +224,7 @@ OUTCOMES = """
 
 
 def outcomes_by_hour(name: str) -> Table:
-    return Table(
+    return Flow(
         name=f"gold.{name}",
         comment="what became of the views of a document",
         source=Delta(f"silver.{name}", max_files=1),

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from include.cli.rows import entry_line, outcome_line
 from include.flows.batches import BatchHistory
 from include.ledger import row_outcomes
-from include.spec import CHANGE_RULE, Delta, Expect, Json, Table, Upsert
+from include.spec import CHANGE_RULE, Delta, Expect, Flow, Json, Table, Upsert
 from tests.support.backfills import Backfills
 from tests.support.batches import BatchWriter
 from tests.support.flows import only_in_full_runs, rows_of
@@ -21,7 +21,7 @@ SCHEMA = "id INT, place STRING, mood STRING, seq INT"
 
 def table_of(write: Upsert, **fields) -> Table:
     name = f"t{uuid.uuid4().hex[:12]}"
-    return Table(
+    return Flow(
         name=f"silver.{name}", comment="moods", source=Delta(f"bronze.{name}"), schema=SCHEMA, write=write, **fields
     )
 

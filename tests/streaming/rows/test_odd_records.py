@@ -10,7 +10,7 @@ import pytest
 from include.delta import stored_table
 from include.lake import locations
 from include.ledger import verify
-from include.spec import Append, Avro, Bucket, Debezium, Delta, Expect, Json, Kafka, Table, Upsert, Watermark
+from include.spec import Append, Avro, Bucket, Debezium, Delta, Expect, Flow, Json, Kafka, Table, Upsert, Watermark
 from tests.support.flows import only_in_full_runs
 from tests.support.odd_records import ANY_TIME, OddRecords, send
 from tests.support.topic import Topic
@@ -24,9 +24,9 @@ TEXT_RECORD = json.dumps({"type": "record", "name": "T", "fields": [{"name": "te
 
 
 def tables(name: str, topic: str) -> tuple[Table, ...]:
-    bronze = Table(name=f"bronze.{name}", comment="", source=Kafka(topic, max_offsets=1_000))
+    bronze = Flow(name=f"bronze.{name}", comment="", source=Kafka(topic, max_offsets=1_000))
     source = Delta(bronze.name, max_files=2)
-    events = Table(
+    events = Flow(
         name=f"silver.{name}_events",
         comment="",
         source=source,
@@ -36,7 +36,7 @@ def tables(name: str, topic: str) -> tuple[Table, ...]:
         transform="SELECT *, CAST(amount / divisor AS DECIMAL(30, 10)) AS share FROM source",
         expect=(Expect("has id", "id IS NOT NULL"), Expect("typed", "size(_errors) = 0", otherwise="warn")),
     )
-    unique = Table(
+    unique = Flow(
         name=f"silver.{name}_unique",
         comment="",
         source=source,
@@ -45,7 +45,7 @@ def tables(name: str, topic: str) -> tuple[Table, ...]:
         write=Append(unique=("id", "at"), watermark=Watermark("at", minutes=60 * 24 * 400)),
         expect=(Expect("has id", "id IS NOT NULL AND at IS NOT NULL"),),
     )
-    changes = Table(
+    changes = Flow(
         name=f"silver.{name}_changes",
         comment="",
         source=source,
@@ -53,7 +53,7 @@ def tables(name: str, topic: str) -> tuple[Table, ...]:
         parse=Debezium("value", into=("id", "name", "at")),
         write=Upsert(("id",), sequence_by="_sequence", deletes="_op = 'd'"),
     )
-    history = Table(
+    history = Flow(
         name=f"silver.{name}_history",
         comment="",
         source=source,
@@ -62,7 +62,7 @@ def tables(name: str, topic: str) -> tuple[Table, ...]:
         transform="SELECT id, name, offset * 2 + partition AS place, _errors FROM source",
         write=Upsert(("id",), sequence_by="place", scd=2),
     )
-    avro = Table(
+    avro = Flow(
         name=f"silver.{name}_avro",
         comment="",
         source=source,
@@ -70,7 +70,7 @@ def tables(name: str, topic: str) -> tuple[Table, ...]:
         parse=Avro("value", into=("text",), schemas={1: TEXT_RECORD}),
         expect=(Expect("typed", "size(_errors) = 0"),),
     )
-    gold = Table(
+    gold = Flow(
         name=f"gold.{name}_days",
         comment="",
         source=Delta(events.name),

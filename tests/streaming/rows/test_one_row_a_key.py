@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from include.lake import locations
-from include.spec import Append, Delta, Lookup, Table, Upsert
+from include.spec import Append, Delta, Flow, Lookup, Upsert
 from tests.support.flows import rows_of
 from tests.support.twins import Source, Twin
 
@@ -18,7 +18,7 @@ def test_a_row_that_looks_for_a_key_with_several_rows_is_quarantined_and_not_dou
         [(1, "ink"), (2, "pen"), (2, "pencil"), (None, "?"), (None, "!")], "id INT, title STRING"
     )
     products.write.format("delta").save(str(locations.table_path(f"silver.{name}_products")))
-    table = Table(
+    table = Flow(
         name=f"silver.{name}",
         comment="sales",
         source=Delta(f"bronze.{name}"),
@@ -48,7 +48,7 @@ def test_a_row_that_looks_for_a_key_with_several_rows_is_quarantined_and_not_dou
 def test_a_key_that_its_partition_would_store_as_null_is_quarantined_and_not_repeated(
     spark, name, tmp_path, is_fast, write
 ):
-    table = Table(
+    table = Flow(
         name=f"silver.{name}",
         comment="by code",
         source=Delta(f"bronze.{name}"),
@@ -68,7 +68,7 @@ def test_a_key_that_its_partition_would_store_as_null_is_quarantined_and_not_rep
 
 @both_paths
 def test_an_aggregate_whose_transform_makes_several_rows_of_a_key_stores_none(spark, name, tmp_path, is_fast):
-    table = Table(
+    table = Flow(
         name=f"gold.{name}",
         comment="sums",
         source=Delta(f"bronze.{name}"),

@@ -18,7 +18,7 @@ from include.project.sources import inline_steps
 from include.recovery import reset
 from include.rules import FAILED
 from include.settings import settings
-from include.spec import Append, Bucket, Delta, Lookup, Table, Upsert, Watermark
+from include.spec import Append, Bucket, Delta, Flow, Lookup, Table, Upsert, Watermark
 from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.landing import Landing
 
@@ -85,7 +85,7 @@ def table(name: str, write=APPEND, **options) -> Table:
         "schema": "offset BIGINT, amount BIGINT, time TIMESTAMP, value BIGINT",
         "transform": TRANSFORM,
     }
-    return Table(name=f"silver.{name}", comment="", write=write, **{**defaults, **options})
+    return Flow(name=f"silver.{name}", comment="", write=write, **{**defaults, **options})
 
 
 def failed_rows(of: Table) -> dict[str, dict]:
@@ -271,7 +271,7 @@ def test_poison_behind_a_lookup_a_step_and_a_change_feed_is_quarantined_alike(sp
     columns = {"schema": "offset BIGINT, value BIGINT"}
     query = "SELECT offset, CAST({} AS BIGINT) AS value FROM source"
     looked_up = table(name, lookups=(lookup,), transform=query.format("label"), **columns)
-    step = Table(
+    step = Flow(
         name=f"silver.{name}_step",
         comment="",
         source=Delta(f"bronze.{name}"),

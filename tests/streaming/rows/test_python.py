@@ -18,7 +18,7 @@ from include.errors import FlowBroken, FlowFailed
 from include.flows import resume_position
 from include.lake import locations
 from include.rules import FAILED
-from include.spec import Delta, Expect, PythonLimits, Table
+from include.spec import Delta, Expect, Flow, PythonLimits, Table
 from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
 from tests.support.waiting import wait_until
@@ -43,7 +43,7 @@ def arrow(function):
 
 
 def python_table(name: str, transform, limits: PythonLimits | None = None, **options) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="",
         source=Delta(f"bronze.{name}"),

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from include.delta import stored_table
 from include.engine.tables import create_table, retained
 from include.lake import locations
-from include.spec import Delta, Table, Upsert, Watermark
+from include.spec import Delta, Flow, Table, Upsert, Watermark
 from tests.support.commits import intercept_commits
 from tests.support.flows import rows_of
 from tests.support.twins import Source, Twin
@@ -24,12 +24,12 @@ def change(key: int, place: str | None, sequence: int, operation: str = "u", min
     return key, place, NOON + timedelta(minutes=minute), sequence, operation
 
 
-class Flow:
+class MergedFlow:
     """A flow that merges batches of changes."""
 
     def __init__(self, spark, name: str, home, write: Upsert, is_fast: bool) -> None:
         self.source = Source(spark, f"bronze.{name}", COLUMNS)
-        self.table = Table(
+        self.table = Flow(
             name=f"silver.{name}",
             comment="places",
             source=Delta(f"bronze.{name}"),
@@ -61,7 +61,7 @@ class Flow:
 
 @both_paths
 def test_of_a_delete_its_key_and_place_are_kept_and_nothing_of_the_row_before(spark, name, tmp_path, is_fast):
-    flow = Flow(spark, name, tmp_path, LATEST, is_fast)
+    flow = MergedFlow(spark, name, tmp_path, LATEST, is_fast)
     flow.write(change(1, "north", 1), change(2, "south", 1))
     flow.write(change(1, "north", 5, "d"))
     flow.write(change(1, "east", 3), change(1, "a repetition", 5, "d"))
@@ -71,7 +71,7 @@ def test_of_a_delete_its_key_and_place_are_kept_and_nothing_of_the_row_before(sp
 
 @both_paths
 def test_a_history_keeps_changes_within_a_row_and_of_deletes_no_values(spark, name, tmp_path, is_fast):
-    flow = Flow(spark, name, tmp_path, replace(LATEST, scd=2, tracked=("place",)), is_fast)
+    flow = MergedFlow(spark, name, tmp_path, replace(LATEST, scd=2, tracked=("place",)), is_fast)
     flow.write(change(1, "north", 1), change(1, "north", 2, minute=1), change(1, "north", 9, "d"))
     kept = sorted(flow.retained, key=lambda row: row["seq"])
     assert kept == [
@@ -83,7 +83,7 @@ def test_a_history_keeps_changes_within_a_row_and_of_deletes_no_values(spark, na
 @both_paths
 def test_retained_changes_are_stored_before_the_rows_of_their_batch(spark, name, tmp_path, monkeypatch, is_fast):
     """A kill in between leaves no trace then. The other way round it would lose the delete."""
-    flow = Flow(spark, name, tmp_path, LATEST, is_fast)
+    flow = MergedFlow(spark, name, tmp_path, LATEST, is_fast)
     flow.write(change(1, "north", 1))
     seen = []
 
@@ -99,7 +99,7 @@ def test_retained_changes_are_stored_before_the_rows_of_their_batch(spark, name,
 
 @both_paths
 def test_deletes_of_an_earlier_generation_count(spark, name, tmp_path, is_fast):
-    flow = Flow(spark, name, tmp_path, LATEST, is_fast)
+    flow = MergedFlow(spark, name, tmp_path, LATEST, is_fast)
     flow.write(change(1, "north", 1))
     flow.write(change(1, None, 5, "d"), change(2, None, 5, "d"))
     assert flow.twin
@@ -109,7 +109,7 @@ def test_deletes_of_an_earlier_generation_count(spark, name, tmp_path, is_fast):
 
 
 def test_retained_rows_of_older_releases_lose_their_values_and_count_as_before(spark, name, tmp_path):
-    flow = Flow(spark, name, tmp_path, LATEST, is_fast=True)
+    flow = MergedFlow(spark, name, tmp_path, LATEST, is_fast=True)
     flow.write(change(1, "north", 1), change(2, "south", 1))
     path = str(locations.table_path(flow.table.retained))
     older = spark.createDataFrame([change(1, "whole row", 5)[:4]], "id INT, place STRING, at TIMESTAMP, seq INT")
@@ -139,7 +139,7 @@ def test_a_forgotten_delete_never_returns_because_an_earlier_change_is_late(
     spark, name, tmp_path, monkeypatch, is_fast
 ):
     monkeypatch.setattr(retained, "FEWEST_ROWS", 1)
-    flow = Flow(spark, name, tmp_path, replace(LATEST, watermark=Watermark("at", 10)), is_fast)
+    flow = MergedFlow(spark, name, tmp_path, replace(LATEST, watermark=Watermark("at", 10)), is_fast)
     flow.write(change(1, "north", 1), change(2, "south", 1), change(5, "west", 1))
     flow.write(change(1, None, 5, "d", minute=1), change(2, None, 5, "d", minute=30), change(3, "east", 2, minute=40))
     assert flow.retained[0].keys() == {"id", "seq", "at", "_deleted"}
@@ -163,7 +163,7 @@ def test_a_forgotten_delete_never_returns_because_an_earlier_change_is_late(
 
 
 def test_a_batch_reads_the_retained_changes_once_and_then_finds_them_by_key(spark, name, tmp_path, monkeypatch):
-    flow = Flow(spark, name, tmp_path, LATEST, is_fast=True)
+    flow = MergedFlow(spark, name, tmp_path, LATEST, is_fast=True)
     flow.write(*[change(key, None, 5, "d") for key in range(100)])
     reads = []
     dataset = stored_table.dataset

@@ -7,7 +7,7 @@ from include.catalog import Catalog
 from include.engine.rows.transform import apply
 from include.lake import locations
 from include.project.sources import inline_steps
-from include.spec import Bucket, Delta, Expect, Table, Upsert
+from include.spec import Bucket, Delta, Expect, Flow, Table, Upsert
 from tests.support.flows import rows_of
 
 ROWS = [
@@ -33,7 +33,7 @@ def double_bpm(rows):
 
 
 def test_a_python_table_feeds_a_sql_table_and_that_a_python_table(spark, run_once, name):
-    python_table = Table(
+    python_table = Flow(
         name=f"silver.{name}",
         comment="",
         source=Delta(f"bronze.{name}"),
@@ -41,7 +41,7 @@ def test_a_python_table_feeds_a_sql_table_and_that_a_python_table(spark, run_onc
         transform=double_bpm,
         expect=(Expect("plausible", "twice < 500"),),
     )
-    sql_table = Table(
+    sql_table = Flow(
         name=f"silver.{name}_sql",
         comment="",
         source=Delta(python_table.name),
@@ -52,7 +52,7 @@ def test_a_python_table_feeds_a_sql_table_and_that_a_python_table(spark, run_onc
             SELECT * FROM named WHERE twice IS NOT NULL  -- the end
         """,
     )
-    second_python_table = Table(
+    second_python_table = Flow(
         name=f"gold.{name}",
         comment="",
         source=Delta(sql_table.name),
@@ -74,7 +74,7 @@ def test_a_python_table_feeds_a_sql_table_and_that_a_python_table(spark, run_onc
 
 
 def test_sql_aggregates_what_is_recomputed(spark, run_once, name):
-    table = Table(
+    table = Flow(
         name=f"gold.{name}",
         comment="",
         source=Delta(f"bronze.{name}"),
@@ -109,7 +109,7 @@ def test_queries_that_run_at_once_in_one_process_see_their_own_source(spark):
 
 
 def test_temporary_steps_are_done_by_their_readers_and_stored_nowhere(spark, run_once, name):
-    first_step = Table(
+    first_step = Flow(
         name=f"silver.{name}_step",
         comment="",
         source=Delta(f"bronze.{name}"),
@@ -117,7 +117,7 @@ def test_temporary_steps_are_done_by_their_readers_and_stored_nowhere(spark, run
         transform=double_bpm,
         temporary=True,
     )
-    second_step = Table(
+    second_step = Flow(
         name=f"silver.{name}_further",
         comment="",
         source=Delta(first_step.name),
@@ -125,8 +125,8 @@ def test_temporary_steps_are_done_by_their_readers_and_stored_nowhere(spark, run
         transform="SELECT device, time, twice * 2 AS four FROM source WHERE twice < 500",
         temporary=True,
     )
-    copy = Table(name=f"silver.{name}", comment="", source=Delta(second_step.name), schema="device STRING, four INT")
-    aggregate = Table(
+    copy = Flow(name=f"silver.{name}", comment="", source=Delta(second_step.name), schema="device STRING, four INT")
+    aggregate = Flow(
         name=f"gold.{name}",
         comment="",
         source=Delta(second_step.name),

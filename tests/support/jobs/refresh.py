@@ -5,7 +5,7 @@ import sys
 from include.catalog import Catalog
 from include.engine.jobs import refresh
 from include.errors import report
-from include.spec import Delta, Replace, Table
+from include.spec import Delta, Flow, Replace, Table
 
 
 def with_row_count(rows):
@@ -24,7 +24,7 @@ def with_row_count_of_first(rows, first):
 
 def views(name: str) -> tuple[Table, Table]:
     """Two views of the table `silver.<name>` with a column `n`. The second one also reads the first."""
-    first = Table(
+    first = Flow(
         name=f"gold.{name}_a",
         comment="counted",
         source=Delta(f"silver.{name}"),

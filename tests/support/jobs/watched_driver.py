@@ -12,12 +12,12 @@ from include.engine.rows import read
 from include.engine.stream import driver
 from include.errors import report
 from include.settings import settings
-from include.spec import Kafka, Table
+from include.spec import Flow, Kafka, Table
 
 
 def tables_of(name: str, topic: str, clusters: list[str]) -> dict[str, Table]:
     tables = [
-        Table(name=f"bronze.{name}_{cluster}", comment="", source=Kafka(topic, cluster=cluster)) for cluster in clusters
+        Flow(name=f"bronze.{name}_{cluster}", comment="", source=Kafka(topic, cluster=cluster)) for cluster in clusters
     ]
     return {table.name: table for table in tables}
 

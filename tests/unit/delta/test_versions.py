@@ -12,11 +12,11 @@ from include.errors import FlowBroken, Unreachable
 from include.flows import refreshes
 from include.lake import locations
 from include.monitoring import lag, lineage, trend
-from include.spec import Delta, Kafka, Replace, Table
+from include.spec import Delta, Flow, Kafka, Replace, Table
 from tests.support import lake
 
 NOW = time.time()
-EVENTS = Table(name="silver.events", source=Kafka("events"), comment="")
+EVENTS = Flow(name="silver.events", source=Kafka("events"), comment="")
 YESTERDAY = Table(
     name="gold.yesterday",
     source={"today": Delta("silver.events"), "yesterday": Delta("silver.events", version_as_of=1)},
@@ -95,5 +95,5 @@ def test_a_view_is_no_older_because_the_table_that_it_pins_went_on():
     assert [table.name for table in TABLES.below(EVENTS.name)] == ["gold.yesterday"]
     refresh = refreshes.newest(YESTERDAY.name)
     assert refresh and refreshes.describe(refresh.commit) == "10 rows from silver.events version 1, in run 'monday'"
-    event = lineage.event_of(PINNED, refreshes.newest(PINNED.name).commit)
+    event = lineage.event_of(PINNED.name, PINNED, refreshes.newest(PINNED.name).commit)
     assert [dataset.name for dataset in event.inputs] == [str(locations.table_path(EVENTS.name))]

@@ -13,12 +13,12 @@ from include.errors import FlowBroken
 from include.flows import files_source, resume_position
 from include.flows.source import StartPosition
 from include.lake import locations
-from include.spec import Files, Table
+from include.spec import Files, Flow, Table
 
 
 def table_of(folder: Path) -> Table:
     source = Files(path=str(folder), format="text")
-    return Table(name="bronze.t", source=source, comment="a test", schema="value STRING")
+    return Flow(name="bronze.t", source=source, comment="a test", schema="value STRING")
 
 
 def commit(table: Table, names: list[str], batch: int, folder: str, flow: str = "bronze.t") -> None:

@@ -19,13 +19,13 @@ from include.maintenance.table_survey import CompactionPlace, place_of_compactio
 from include.monitoring import graph, lag, lineage, status, trend
 from include.monitoring.trend import Direction
 from include.settings import settings
-from include.spec import Delta, Expect, Kafka, Replace, Table
+from include.spec import Delta, Expect, Flow, Kafka, Replace, Table
 from tests.support import lake
 from tests.support.delta_log import commit, commit_info
 
-BRONZE = Table(name="bronze.events", source=Kafka("events"), comment="")
-CLICKS = Table(name="silver.clicks", source=Delta("bronze.events"), comment="")
-BUYS = Table(name="silver.buys", source=Delta("bronze.events"), comment="")
+BRONZE = Flow(name="bronze.events", source=Kafka("events"), comment="")
+CLICKS = Flow(name="silver.clicks", source=Delta("bronze.events"), comment="")
+BUYS = Flow(name="silver.buys", source=Delta("bronze.events"), comment="")
 RULE = Expect("known", "number IS NOT NULL", otherwise="drop")
 JOINED = Table(
     name="gold.joined",
@@ -37,7 +37,7 @@ JOINED = Table(
     fresh_minutes=10,
     expect=(RULE,),
 )
-ABOVE = Table(
+ABOVE = Flow(
     name="gold.above", source=Delta("gold.joined"), comment="", schema="number BIGINT", write=Replace(), fresh_minutes=5
 )
 TABLES = Catalog({table.name: table for table in (BRONZE, CLICKS, BUYS, JOINED, ABOVE)})

@@ -15,7 +15,7 @@ from include.cli.rows import origin_lines
 from include.errors import UsageError
 from include.lake import locations
 from include.ledger import explain
-from include.spec import Expect, Files, Kafka, Table
+from include.spec import Expect, Files, Flow, Kafka
 from tests.support.account import StoredTable, delta, kafka_rows, reader
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -38,7 +38,7 @@ class Pipeline:
 
     def __init__(self) -> None:
         name = f"t{uuid.uuid4().hex[:12]}"
-        self.bronze = StoredTable(Table(name=f"bronze.{name}", comment="", source=Kafka("t")))
+        self.bronze = StoredTable(Flow(name=f"bronze.{name}", comment="", source=Kafka("t")))
         self.bronze.create(kafka_rows(0, 0))
         for batch in range(3):
             begin = end_offset(batch * 10) if batch else None
@@ -143,7 +143,7 @@ def test_a_record_that_no_batch_has_read_and_an_unknown_topic_are_named():
 
 def test_a_file_is_followed_to_the_version_that_brought_it_and_its_rows_are_counted(tmp_path):
     name = f"t{uuid.uuid4().hex[:12]}"
-    table = Table(name=f"bronze.{name}", comment="", source=Files(str(tmp_path), format="csv"))
+    table = Flow(name=f"bronze.{name}", comment="", source=Files(str(tmp_path), format="csv"))
     stored_table = StoredTable(table, {"folder": str(tmp_path)})
     rows = pyarrow.table({"_filename": ["b.csv"] * 3, "_index": [0, 1, 2]})
     stored_table.create(rows.slice(0, 0))

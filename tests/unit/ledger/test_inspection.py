@@ -12,7 +12,7 @@ from include.cli.rows import entry_line, inspection_lines
 from include.flows.batches import BatchHistory, BatchRecord
 from include.lake import locations
 from include.ledger.inspection import inspect
-from include.spec import Kafka, Table
+from include.spec import Flow, Kafka
 from tests.support.account import FIRST_BATCH_MS, SETTINGS, StoredTable, kafka_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -25,7 +25,7 @@ def end_offset(offset: int) -> dict:
 @pytest.fixture
 def stored() -> StoredTable:
     """A bronze table with three batches of ten records."""
-    table = Table(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t"))
+    table = Flow(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t"))
     stored_table = StoredTable(table)
     stored_table.create(kafka_rows(0, 0))
     for batch in range(3):

@@ -11,14 +11,14 @@ from include.catalog import Catalog
 from include.cli import main as cli
 from include.lake import locations
 from include.ledger import quarantine
-from include.spec import Delta, Expect, Table
+from include.spec import Delta, Expect, Flow
 from tests.support import lake
 
 TABLE, QUARANTINE = "silver.readings", "quarantine.silver_readings"
-STRICT = Table(
+STRICT = Flow(
     name=TABLE, comment="", source=Delta("bronze.readings"), expect=(Expect("identified", "device_id IS NOT NULL"),)
 )
-LENIENT = Table(name="gold.readings", comment="", source=Delta(TABLE))
+LENIENT = Flow(name="gold.readings", comment="", source=Delta(TABLE))
 SCHEMA = pa.schema(
     {
         "device_id": pa.string(),

@@ -18,7 +18,7 @@ from include.flows.batches import BatchHistory
 from include.ledger import inspection
 from include.ledger.verify import verify
 from include.settings import settings
-from include.spec import Kafka, Table
+from include.spec import Flow, Kafka, Table
 from tests.support.account import StoredTable, kafka_rows
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("home")]
@@ -29,7 +29,7 @@ def end(offset: int) -> dict:
 
 
 def bronze() -> StoredTable:
-    stored = StoredTable(Table(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t")))
+    stored = StoredTable(Flow(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t")))
     stored.create(kafka_rows(0, 0))
     return stored
 
@@ -125,7 +125,7 @@ def test_all_differences_are_named_and_each_that_a_person_accepts_is_a_note(foun
 
 
 def test_an_accepted_total_stays_accepted_while_the_table_grows_and_no_longer(found):
-    stored = StoredTable(Table(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t")))
+    stored = StoredTable(Flow(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t")))
     stored.create(kafka_rows(0, 0))
     for batch in range(2):
         whole_batch(stored, batch)

@@ -22,7 +22,7 @@ from include.lake import locations
 from include.ledger.verify import verify
 from include.ledger.verify_sources import StoredOffsets, accepted_loss_words
 from include.settings import settings
-from include.spec import Append, Expect, Files, Kafka, Table
+from include.spec import Append, Expect, Files, Flow, Kafka
 from tests.support import lake
 from tests.support.account import StoredTable, delta, kafka_rows, reader
 
@@ -34,7 +34,7 @@ def unique_name() -> str:
 
 
 def bronze() -> StoredTable:
-    stored = StoredTable(Table(name=f"bronze.{unique_name()}", comment="", source=Kafka("t")))
+    stored = StoredTable(Flow(name=f"bronze.{unique_name()}", comment="", source=Kafka("t")))
     stored.create(kafka_rows(0, 0))
     return stored
 
@@ -76,7 +76,7 @@ def test_records_that_are_missing_are_named_by_their_first_offset(broker, monkey
     for number in range(20):
         producer.produce(topic, str(number), partition=0)
     producer.flush()
-    stored = StoredTable(Table(name=f"bronze.{unique_name()}", comment="", source=Kafka(topic)))
+    stored = StoredTable(Flow(name=f"bronze.{unique_name()}", comment="", source=Kafka(topic)))
     stored.create(kafka_rows(0, 0))
     rows = pyarrow.concat_tables([kafka_rows(0, 7, topic=topic), kafka_rows(9, 20, topic=topic)])
     stored.batch(0, None, {topic: {"0": 20}}, rows)
@@ -293,7 +293,7 @@ def test_rows_that_leave_the_quarantine_are_those_that_a_replay_took(said):
     ],
 )
 def test_the_rows_of_a_file_are_numbered_without_gaps_and_repetitions(numbered: list[int], says: str | None):
-    table = Table(name=f"bronze.{unique_name()}", comment="", source=Files("in", "csv"), schema="text STRING")
+    table = Flow(name=f"bronze.{unique_name()}", comment="", source=Files("in", "csv"), schema="text STRING")
     stored = StoredTable(table, {"path": "in"})
     files = ["b.csv", *["a.csv"] * len(numbered)]
     rows = pyarrow.table({"_filename": files, "_index": pyarrow.array([0, *numbered], pyarrow.int64())})

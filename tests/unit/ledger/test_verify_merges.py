@@ -12,7 +12,7 @@ from include.errors import LedgerMismatch
 from include.flows.batches import BACKFILL
 from include.lake import locations
 from include.ledger.verify import verify
-from include.spec import Debezium, Delta, Table, Upsert
+from include.spec import Debezium, Delta, Flow, Upsert
 from tests.support import lake
 from tests.support.delta_log import commit, commit_info, removed
 
@@ -31,7 +31,7 @@ class Merge:
         name = uuid.uuid4().hex[:12]
         self.source = f"bronze.t{name}"
         write = Upsert(("id",), sequence_by="place", deletes="gone", **declared)
-        self.table = Table(
+        self.table = Flow(
             name=f"silver.t{name}",
             comment="",
             source=Delta(self.source),

@@ -12,7 +12,7 @@ from include.control.store import database
 from include.monitoring import consumer_groups
 from include.monitoring.consumer_groups import Mirrored
 from include.settings import settings
-from include.spec import Delta, Kafka, Table
+from include.spec import Delta, Flow, Kafka, Table
 from tests.support.lake import checkpoint, delta_offset
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
@@ -36,8 +36,8 @@ def committed_offsets(servers: str, group: str) -> dict[tuple[str, int], int]:
 
 def test_a_group_shows_what_the_checkpoint_says_and_follows_it(broker):
     clicks, views = Topic(broker).create(partitions=2).send(*range(8)), Topic(broker).create().send(*range(3))
-    flow = Table(name=f"bronze.{clicks.name}", source=Kafka((clicks.name, views.name)), comment="")
-    silver = Table(name=f"silver.{clicks.name}", source=Delta(flow.name), comment="")
+    flow = Flow(name=f"bronze.{clicks.name}", source=Kafka((clicks.name, views.name)), comment="")
+    silver = Flow(name=f"silver.{clicks.name}", source=Delta(flow.name), comment="")
     checkpoint(flow.flow, {clicks.name: {"0": 3, "1": 0}, views.name: {"0": 1}})
     checkpoint(silver.flow, delta_offset(4))
     group = f"sluice.{flow.flow}"
@@ -55,7 +55,7 @@ def test_a_group_shows_what_the_checkpoint_says_and_follows_it(broker):
 
 def test_two_platforms_at_one_broker_have_a_group_each(broker, monkeypatch, tmp_path):
     topic = Topic(broker).create().send(*range(8))
-    flow = Table(name=f"bronze.{topic.name}", source=Kafka(topic.name), comment="")
+    flow = Flow(name=f"bronze.{topic.name}", source=Kafka(topic.name), comment="")
     group = f"sluice.{flow.flow}"
     # As an earlier release left it, without a note of whose it is.
     request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic.name, 0, 1)])
@@ -85,7 +85,7 @@ def test_a_flow_that_has_read_nothing_has_no_group_and_a_damaged_one_keeps_no_ot
     topic = Topic(broker).create().send(*range(5))
     names = ("fresh", "damaged", "good")
     fresh_flow, damaged_flow, good_flow = (
-        Table(name=f"bronze.{topic.name}_{name}", source=Kafka(topic.name), comment="") for name in names
+        Flow(name=f"bronze.{topic.name}_{name}", source=Kafka(topic.name), comment="") for name in names
     )
     (checkpoint(damaged_flow.flow, {topic.name: {"0": 2}}) / "offsets" / "0").write_text("")
     checkpoint(good_flow.flow, {topic.name: {"0": 2}})
@@ -99,7 +99,7 @@ def test_a_flow_that_has_read_nothing_has_no_group_and_a_damaged_one_keeps_no_ot
 def test_a_broker_that_hangs_costs_all_flows_together_one_timeout(silent_port, monkeypatch):
     monkeypatch.setenv("SLUICE_KAFKA", f"127.0.0.1:{silent_port}")
     settings.cache_clear()
-    flows = [Table(name=f"bronze.b{number}", source=Kafka("t"), comment="") for number in range(5)]
+    flows = [Flow(name=f"bronze.b{number}", source=Kafka("t"), comment="") for number in range(5)]
     for flow in flows:
         checkpoint(flow.flow, {"t": {"0": 1}})
     started_at = time.monotonic()

@@ -26,14 +26,14 @@ from include.monitoring import first_load, status
 from include.monitoring.first_load import FirstLoad
 from include.rules import references
 from include.settings import settings
-from include.spec import Append, Delta, Files, Kafka, Lookup, Replace, Table, Upsert
+from include.spec import Append, Delta, Files, Flow, Kafka, Lookup, Replace, Table, Upsert
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
 
-ARRIVED = Table(name="bronze.shops", comment="", source=Files("shops", "csv"), schema="shop STRING")
-SHOPS = Table(name="silver.shops", comment="", source=Delta("bronze.shops"), write=Upsert(("shop",)))
+ARRIVED = Flow(name="bronze.shops", comment="", source=Files("shops", "csv"), schema="shop STRING")
+SHOPS = Flow(name="silver.shops", comment="", source=Delta("bronze.shops"), write=Upsert(("shop",)))
 LOOKUP = Lookup("silver.shops", on="shop", columns=("city",))
-SALES = Table(name="silver.sales", comment="", source=Delta("bronze.sales"), lookups=(LOOKUP,))
+SALES = Flow(name="silver.sales", comment="", source=Delta("bronze.sales"), lookups=(LOOKUP,))
 TABLES = Catalog({table.name: table for table in (ARRIVED, SHOPS, SALES)})
 
 
@@ -62,7 +62,7 @@ def folder(tmp_path, own_settings, home) -> Callable[[str, float], None]:
 
 def load(engine: Engine, table: Table = SALES, tables: Catalog = TABLES, life: str = "x/1") -> FirstLoad:
     """The first load as a start of the flow sees it."""
-    return FirstLoad(engine, tables, table, life)
+    return FirstLoad(engine, tables, table, table.flow, life)
 
 
 def read_files(*names: str) -> None:
@@ -138,7 +138,7 @@ def test_a_flow_waits_for_lookups_and_references_unless_they_say_otherwise():
     assert first_load.tables_of(SALES) == [SHOPS.name]
     without = Lookup("silver.shops", on="shop", columns=("city",), wait=False)
     rules = (references("shop", "silver.shops", "shop"), references("shop", "silver.other", "shop", wait=False))
-    table = Table(name="silver.sales", comment="", source=Delta("bronze.sales"), lookups=(without,), expect=rules)
+    table = Flow(name="silver.sales", comment="", source=Delta("bronze.sales"), lookups=(without,), expect=rules)
     assert first_load.tables_of(table) == [SHOPS.name]
     assert repr(without) == repr(LOOKUP), "a release that does not know it takes the definition for the same"
 
@@ -146,7 +146,7 @@ def test_a_flow_waits_for_lookups_and_references_unless_they_say_otherwise():
 def test_what_computes_all_rows_of_its_sources_waits_for_them_unless_they_say_otherwise():
     source, pinned = Delta("silver.sales"), Delta("silver.old", version_as_of=3)
     assert repr(Delta("silver.sales", wait=False)) == repr(source), "an older release takes it for the same"
-    sums = Table(name="gold.sums", comment="", source=source, write=Upsert(("shop",)))
+    sums = Flow(name="gold.sums", comment="", source=source, write=Upsert(("shop",)))
     view = Table(
         name="gold.view", comment="", source={"a": source, "b": Delta("silver.shops"), "c": pinned}, write=Replace()
     )
@@ -159,7 +159,7 @@ def test_what_computes_all_rows_of_its_sources_waits_for_them_unless_they_say_ot
 
 
 def test_the_first_refresh_of_a_view_waits_and_says_so_and_a_stored_view_never_waits(engine, folder):
-    view = Table(name="gold.view", comment="", source=Delta(SHOPS.name), write=Replace())
+    view = Flow(name="gold.view", comment="", source=Delta(SHOPS.name), write=Replace())
     tables = Catalog({table.name: table for table in (ARRIVED, SHOPS, view)})
 
     def state() -> tuple[str | None, str]:
@@ -189,7 +189,7 @@ def test_a_dimension_that_reads_kafka_is_loaded_up_to_the_ends_that_its_topic_ha
     engine, own_settings, home, silent_port
 ):
     own_settings(SLUICE_HOME=home, SLUICE_KAFKA=f"127.0.0.1:{silent_port}")
-    shops = Table(name=SHOPS.name, comment="", source=Kafka("shops"), driver="other", write=Append(unique=("key",)))
+    shops = Flow(name=SHOPS.name, comment="", source=Kafka("shops"), driver="other", write=Append(unique=("key",)))
     tables = Catalog({table.name: table for table in (shops, SALES)})
     lake.rows(shops.name, time.time())
     # Nobody knows how much a topic holds that does not answer.
@@ -214,9 +214,9 @@ def test_a_dimension_with_a_schedule_is_waited_for_and_said_to_rest(engine, fold
 
 def test_tables_above_are_waited_for_too_each_once_and_never_the_table_itself(engine, folder):
     itself = (references("shop", "silver.sales", "shop"),)
-    again = Table(name="silver.again", comment="", source=Delta("silver.shops"), write=Append(unique=("shop",)))
+    again = Flow(name="silver.again", comment="", source=Delta("silver.shops"), write=Append(unique=("shop",)))
     both = (LOOKUP, Lookup("silver.again", on="shop", columns=("name",), prefix="x_"))
-    table = Table(name="silver.sales", comment="", source=Delta("bronze.shops"), lookups=both, expect=itself)
+    table = Flow(name="silver.sales", comment="", source=Delta("bronze.shops"), lookups=both, expect=itself)
     tables = Catalog({item.name: item for item in (ARRIVED, SHOPS, again, table)})
     folder("a.csv", 5)
     for name in (ARRIVED.name, SHOPS.name, again.name):

@@ -4,11 +4,11 @@ from include.catalog import Catalog
 from include.flows.lag import Lag
 from include.monitoring import trend
 from include.monitoring.trend import Freshness
-from include.spec import Delta, Kafka, Table
+from include.spec import Delta, Flow, Kafka
 
-BRONZE = Table(name="bronze.events", source=Kafka("events"), comment="")
-SILVER = Table(name="silver.readings", source=Delta("bronze.events"), comment="", fresh_minutes=10)
-GOLD = Table(name="gold.sums", source=Delta("silver.readings"), comment="", fresh_minutes=20)
+BRONZE = Flow(name="bronze.events", source=Kafka("events"), comment="")
+SILVER = Flow(name="silver.readings", source=Delta("bronze.events"), comment="", fresh_minutes=10)
+GOLD = Flow(name="gold.sums", source=Delta("silver.readings"), comment="", fresh_minutes=20)
 TABLES = Catalog({table.name: table for table in (BRONZE, SILVER, GOLD)})
 
 

@@ -9,14 +9,14 @@ from include.catalog import Catalog
 from include.cli.status import graph_lines
 from include.monitoring import graph
 from include.monitoring.graph import Graph
-from include.spec import Delta, Expect, Files, Kafka, Table
+from include.spec import Delta, Expect, Files, Flow, Kafka, Table
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
 
-BILLS = Table(name="bronze.bills", source=Files("/in/bills", format="csv"), comment="")
+BILLS = Flow(name="bronze.bills", source=Files("/in/bills", format="csv"), comment="")
 CLICKS = Table(name="bronze.clicks", source={"eu": Kafka("clicks-eu"), "us": Kafka(pattern="us-.*")}, comment="")
-STEP = Table(name="silver.clean", source=Delta(CLICKS.name), comment="", temporary=True)
-SILVER = Table(
+STEP = Flow(name="silver.clean", source=Delta(CLICKS.name), comment="", temporary=True)
+SILVER = Flow(
     name="silver.clicks",
     source=Delta(CLICKS.name),
     comment="",

@@ -16,14 +16,14 @@ from include.flows.lag import Lag
 from include.lake import locations
 from include.monitoring import lag
 from include.settings import settings
-from include.spec import Delta, Files, Kafka, Table
+from include.spec import Delta, Files, Flow, Kafka, Table
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
 
 SOURCE = "bronze.events"
-READER = Table(name="silver.readings", source=Delta(SOURCE), comment="")
+READER = Flow(name="silver.readings", source=Delta(SOURCE), comment="")
 
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -145,7 +145,7 @@ def test_what_cannot_be_told_is_said_in_a_sentence_and_keeps_nothing_else_from_b
 
 
 def test_files_that_wait_are_counted_with_their_bytes_and_the_age_of_the_oldest(tmp_path):
-    bills = Table(name="bronze.bills", source=Files(str(tmp_path / "bills"), format="csv"), comment="")
+    bills = Flow(name="bronze.bills", source=Files(str(tmp_path / "bills"), format="csv"), comment="")
     (tmp_path / "bills").mkdir()
     for name, age in (("a.csv", 900), ("b.csv", 600), ("c.csv", 300)):
         file = tmp_path / "bills" / name
@@ -164,7 +164,7 @@ def test_files_that_wait_are_counted_with_their_bytes_and_the_age_of_the_oldest(
 
 def test_kafka_flows_lack_offsets_of_each_partition_and_know_when_the_first_unread_record_goes(broker):
     topic = Topic(broker).create(partitions=2, retention_ms=7_200_000).send(*range(7))
-    flow = Table(name="bronze.events", source=Kafka(topic.name), comment="")
+    flow = Flow(name="bronze.events", source=Kafka(topic.name), comment="")
     flow_lag = measure_lag(flow)
     assert (flow_lag.count, flow_lag.offsets, flow_lag.words) == (7, {topic.name: {0: 4, 1: 3}}, "nothing read yet")
     checkpoint(flow.flow, {topic.name: {"0": 4, "1": 1}})
@@ -179,12 +179,12 @@ def test_kafka_flows_lack_offsets_of_each_partition_and_know_when_the_first_unre
 
 
 def end_of(source: Kafka) -> dict:
-    return sources.of(Table(name="bronze.events", source=source, comment="")).end()
+    return sources.of(Flow(name="bronze.events", source=source, comment="")).end()
 
 
 def test_records_of_an_open_transaction_are_not_unread_and_no_end_of_the_source(broker):
     topic = Topic(broker).create(partitions=2).send(*range(4))
-    flow = Table(name="bronze.events", source=Kafka(topic.name), comment="")
+    flow = Flow(name="bronze.events", source=Kafka(topic.name), comment="")
     producer = Producer({"bootstrap.servers": broker, "transactional.id": topic.name})
     producer.init_transactions()
     producer.begin_transaction()
@@ -210,7 +210,7 @@ def test_a_topic_without_records_has_no_end(broker):
 
 def test_records_that_are_dated_back_are_as_old_as_they_say(broker):
     topic = Topic(broker).create()
-    flow = Table(name="bronze.events", source=Kafka(pattern=f"{topic.name}|none"), comment="")
+    flow = Flow(name="bronze.events", source=Kafka(pattern=f"{topic.name}|none"), comment="")
     topic.send_at(time.time() - 5_000, "a")
     topic.send_at(time.time() - 1_000, "b")
     assert measure_lag(flow).seconds == pytest.approx(5_000, abs=10)
@@ -220,8 +220,8 @@ def test_records_that_are_dated_back_are_as_old_as_they_say(broker):
 
 def test_a_topic_that_is_gone_is_named_and_leaves_other_flows_alone(broker):
     topic = Topic(broker).create().send("a")
-    existing = Table(name="bronze.there", source=Kafka(topic.name), comment="")
-    missing = Table(name="bronze.gone", source=Kafka("nobody-made-it"), comment="")
+    existing = Flow(name="bronze.there", source=Kafka(topic.name), comment="")
+    missing = Flow(name="bronze.gone", source=Kafka("nobody-made-it"), comment="")
     lags = lag.measure([missing, existing])
     assert lags["bronze.gone"].unknown.startswith("topic 'nobody-made-it' does not exist on ")
     assert lags["bronze.gone"].words == "unknown: no topic"
@@ -231,7 +231,7 @@ def test_a_topic_that_is_gone_is_named_and_leaves_other_flows_alone(broker):
 def test_a_broker_that_hangs_costs_all_flows_together_one_timeout(silent_port, monkeypatch):
     monkeypatch.setenv("SLUICE_KAFKA", f"127.0.0.1:{silent_port}")
     settings.cache_clear()
-    flows = [Table(name=f"bronze.b{number}", source=Kafka(f"t{number}"), comment="") for number in range(10)]
+    flows = [Flow(name=f"bronze.b{number}", source=Kafka(f"t{number}"), comment="") for number in range(10)]
     started_at = time.monotonic()
     lags = lag.measure(flows, timeout_seconds=1)
     assert time.monotonic() - started_at < 3

@@ -12,13 +12,13 @@ from include.control.supervision.lag_history import TREND_SECONDS
 from include.flows.lag import SourceSnapshot
 from include.monitoring import lag, trend
 from include.monitoring.trend import Direction, Trend
-from include.spec import Delta, Files, Kafka, Table, Upsert
+from include.spec import Delta, Files, Flow, Kafka, Table, Upsert
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
 from tests.support.topic import Topic
 
 SOURCE = "bronze.events"
-READER = Table(name="silver.readings", source=Delta(SOURCE), comment="")
+READER = Flow(name="silver.readings", source=Delta(SOURCE), comment="")
 
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -136,7 +136,7 @@ def test_a_backlog_that_grows_is_no_alarm_while_the_flow_waits_or_has_read_all_o
     lake.rows(SOURCE, current_time - 400, 10)
     in_windows = Upsert(("number",), in_windows=True)
     flows = {
-        Direction.WAITING: Table(name="gold.sums", source=Delta(SOURCE), comment="", write=in_windows),
+        Direction.WAITING: Flow(name="gold.sums", source=Delta(SOURCE), comment="", write=in_windows),
         Direction.RESTING: replace(READER, name="silver.nightly", schedule="0 3 * * *"),
         Direction.KEEPING_UP: replace(READER, name="silver.hourly", interval_seconds=3_600),
         Direction.UP_TO_DATE: replace(READER, name="silver.idle"),
@@ -154,13 +154,13 @@ def test_a_backlog_that_grows_is_no_alarm_while_the_flow_waits_or_has_read_all_o
 def test_a_flow_of_windows_waits_for_its_window():
     current_time = time.time()
     lake.rows(SOURCE, current_time - 3_600, 10)
-    aggregate = Table(name="gold.sums", source=Delta(SOURCE), comment="", write=Upsert(("number",), in_windows=True))
+    aggregate = Flow(name="gold.sums", source=Delta(SOURCE), comment="", write=Upsert(("number",), in_windows=True))
     assert trend_of(aggregate).verdict is Direction.WAITING
 
 
 def test_files_came_when_they_are_dated_and_were_read_by_later_batches(tmp_path: Path):
     current_time = time.time()
-    bills = Table(name="bronze.bills", source=Files(str(tmp_path / "bills"), format="csv"), comment="")
+    bills = Flow(name="bronze.bills", source=Files(str(tmp_path / "bills"), format="csv"), comment="")
     (tmp_path / "bills").mkdir()
     ages = {"a": 3_000, "b": 2_000, "c": 1_000, "d": 500, "e": 400, "f": 300, "g": 200}
     for name, age in ages.items():
@@ -186,7 +186,7 @@ def test_kafka_is_asked_what_it_held_then(broker):
     current_time = time.time()
     topic = Topic(broker).create(partitions=2)
     topic.send_at(current_time - 3_600, *range(20)).send_at(current_time - 300, *range(6))
-    flow = Table(name="bronze.events", source=Kafka(topic.name), comment="")
+    flow = Flow(name="bronze.events", source=Kafka(topic.name), comment="")
     commit_batch(flow, current_time - 900, {topic.name: {"0": 2, "1": 2}})
     checkpoint(flow.flow, {topic.name: {"0": 4, "1": 3}})
     trend = trend_of(flow)
@@ -196,6 +196,6 @@ def test_kafka_is_asked_what_it_held_then(broker):
     assert (trend.verdict, trend.arrived, trend.read) == (Direction.CATCHING_UP, 6, 15)
     assert trend.caught_up_in_seconds == pytest.approx(7 / 9 * 600)
     quiet_topic = Topic(broker).create().send_at(current_time - 3_600, "a")
-    quiet_flow = Table(name="bronze.still", source=Kafka(quiet_topic.name), comment="")
+    quiet_flow = Flow(name="bronze.still", source=Kafka(quiet_topic.name), comment="")
     commit_batch(quiet_flow, current_time - 900, {quiet_topic.name: {"0": 0}})
     assert trend_of(quiet_flow).arrived == 0

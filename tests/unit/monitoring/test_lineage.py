@@ -10,13 +10,13 @@ from include.errors import Unreachable
 from include.lake import locations
 from include.monitoring import lineage
 from include.settings import settings
-from include.spec import Delta, Kafka, Table
+from include.spec import Delta, Flow, Kafka, Table
 from tests.support import lake
 from tests.support.lake import delta_offset
 from tests.support.receiver import Receiver
 
-BRONZE = Table(name="bronze.events", source=Kafka(("clicks", "views")), comment="as it came")
-SILVER = Table(name="silver.readings", source=Delta("bronze.events"), comment="typed", owner="team-x")
+BRONZE = Flow(name="bronze.events", source=Kafka(("clicks", "views")), comment="as it came")
+SILVER = Flow(name="silver.readings", source=Delta("bronze.events"), comment="typed", owner="team-x")
 TABLES = Catalog({BRONZE.name: BRONZE, SILVER.name: SILVER})
 
 
@@ -117,7 +117,7 @@ def test_a_receiver_that_is_away_is_named_and_waited_for_not_long(receiver):
 
 
 def test_a_damaged_table_is_named_and_leaves_the_others_alone():
-    other_table = Table(name="bronze.other", source=Kafka("other"), comment="")
+    other_table = Flow(name="bronze.other", source=Kafka("other"), comment="")
     commit(BRONZE, 1, None)
     commit(other_table, 1, None)
     log = locations.table_path(BRONZE.name) / "_delta_log"

@@ -14,14 +14,14 @@ from prometheus_client.registry import CollectorRegistry
 
 from include.catalog import Catalog
 from include.monitoring import prometheus
-from include.spec import Delta, Expect, Kafka, Table
+from include.spec import Delta, Expect, Flow, Kafka
 from tests.conftest import ROOT, free_port
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
 from tests.support.waiting import wait_until
 
-BRONZE = Table(name="bronze.events", source=Kafka("events"), comment="")
-SILVER = Table(
+BRONZE = Flow(name="bronze.events", source=Kafka("events"), comment="")
+SILVER = Flow(
     name="silver.readings",
     source=Delta("bronze.events"),
     comment="",

@@ -1,17 +1,17 @@
 """A flow that suddenly rejects its rows raises an alarm. A flow that always drops most rows does not."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from include.lake import locations
 from include.monitoring import rejected_rows
-from include.spec import Delta, Expect, Table
+from include.spec import Delta, Expect, Flow
 from tests.support import lake
+from tests.support.flows import declared
 
 NOW = 1_800_000_000.0
-TABLE = Table(
+TABLE = Flow(
     name="silver.orders",
     comment="",
     source=Delta("bronze.orders"),
@@ -84,7 +84,7 @@ def test_an_alarm_lasts_although_the_past_is_all_rejected_by_now_and_ends_when_r
 
 def test_each_flow_of_a_table_counts_for_itself(history):
     history(*[GOOD] * 20, *[REPEATED] * 60, flow="silver.orders.eu")
-    table = replace(TABLE, source={"": Delta("bronze.orders"), "eu": Delta("bronze.orders_eu")})
+    table = declared(TABLE, source={"": Delta("bronze.orders"), "eu": Delta("bronze.orders_eu")})
     alarm_texts = {flow.flow: rejected_rows.of(flow, NOW, is_known=False) for flow in table.flows}
     assert alarm_texts == {
         "silver.orders": None,

@@ -30,16 +30,14 @@ from include.local.status import summary
 from include.monitoring import status
 from include.monitoring.status import FlowStatus
 from include.settings import settings
-from include.spec import Delta, Kafka, Replace, Table, Upsert
+from include.spec import Delta, Flow, Kafka, Replace, Upsert
 from tests.conftest import ROOT
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
 
-BRONZE = Table(name="bronze.events", source=Kafka("events"), comment="")
-SILVER = Table(name="silver.readings", source=Delta("bronze.events"), comment="", fresh_minutes=5)
-MERGED = Table(
-    name="gold.sums", source=Delta("silver.readings"), comment="", write=Upsert(("number",), in_windows=True)
-)
+BRONZE = Flow(name="bronze.events", source=Kafka("events"), comment="")
+SILVER = Flow(name="silver.readings", source=Delta("bronze.events"), comment="", fresh_minutes=5)
+MERGED = Flow(name="gold.sums", source=Delta("silver.readings"), comment="", write=Upsert(("number",), in_windows=True))
 TABLES = Catalog({table.name: table for table in (BRONZE, SILVER, MERGED)})
 
 
@@ -128,7 +126,7 @@ def test_a_flow_that_failed_says_why(engine):
 
 def test_a_view_whose_newest_refresh_failed_says_why_until_another_one_has_done_it(engine):
     first, second = (
-        Table(name=f"gold.{name}", source=Delta("silver.readings"), comment="", write=Replace())
+        Flow(name=f"gold.{name}", source=Delta("silver.readings"), comment="", write=Replace())
         for name in ("first", "second")
     )
     tables = Catalog({table.name: table for table in (*TABLES.tables.values(), first, second)})

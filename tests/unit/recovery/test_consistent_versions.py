@@ -11,7 +11,7 @@ from include.flows.delta_source import skip_replacements
 from include.flows.timeline import Timeline
 from include.lake import locations
 from include.recovery import rewind_plan
-from include.spec import Delta, Table
+from include.spec import Delta, Flow, Table
 from tests.support import lake
 from tests.support.delta_log import commit, commit_info
 from tests.support.lake import delta_offset as delta_offset
@@ -30,7 +30,7 @@ class Lakehouse:
             "": Delta("bronze.none")
         }
         source = deltas if len(deltas) > 1 else next(iter(deltas.values()))
-        self.tables[key] = Table(name=f"{layer}.{name}", comment="", source=source, schema="a INT")
+        self.tables[key] = Flow(name=f"{layer}.{name}", comment="", source=source, schema="a INT")
         self.commit_no_rows(key)
         return self.tables[key]
 
@@ -147,7 +147,7 @@ def test_a_compaction_of_the_source_is_passed_over(two):
 
 
 def test_what_is_below_a_reader_goes_back_with_it(two):
-    two.tables["below"] = Table(
+    two.tables["below"] = Flow(
         name=f"gold.t{uuid.uuid4().hex[:10]}", comment="", source=Delta(two.tables["gold"].name), schema="a INT"
     )
     two.commit_no_rows("below")
@@ -161,7 +161,7 @@ def test_what_is_below_a_reader_goes_back_with_it(two):
 
 
 def test_of_two_readers_the_slower_one_decides_and_the_other_goes_back_to_there(two):
-    two.tables["copy"] = Table(
+    two.tables["copy"] = Flow(
         name=f"gold.t{uuid.uuid4().hex[:10]}", comment="", source=Delta(two.tables["silver"].name), schema="a INT"
     )
     two.commit_no_rows("copy")
@@ -179,7 +179,7 @@ def test_of_two_readers_the_slower_one_decides_and_the_other_goes_back_to_there(
 def test_a_table_of_two_flows_goes_back_to_where_both_stood_at_an_end(house):
     silver, bronze = house.table("silver"), house.table("bronze")
     sources = {"a": Delta(silver.name), "b": Delta(bronze.name)}
-    house.tables["gold"] = Table(name=f"gold.t{uuid.uuid4().hex[:10]}", comment="", source=sources, schema="a INT")
+    house.tables["gold"] = Flow(name=f"gold.t{uuid.uuid4().hex[:10]}", comment="", source=sources, schema="a INT")
     house.commit_no_rows("gold")
     house.rows("silver")
     house.batch("gold", 0, delta_offset(2), branch="a")

@@ -10,7 +10,7 @@ from include.errors import FlowBroken
 from include.kafka import broker
 from include.lake import locations
 from include.recovery import reset
-from include.spec import Kafka, Table
+from include.spec import Flow, Kafka
 from tests.conftest import free_port
 from tests.support.account import StoredTable, delta, kafka_rows, reader
 
@@ -82,7 +82,7 @@ def test_another_source_is_refused_as_the_start_would(stored):
 def test_without_a_broker_the_stamps_still_tell(own_settings, monkeypatch):
     own_settings(SLUICE_KAFKA=f"127.0.0.1:{free_port()}")
     monkeypatch.setattr(broker, "TIMEOUT_SECONDS", 1)
-    new_table = StoredTable(Table(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t")))
+    new_table = StoredTable(Flow(name=f"bronze.t{uuid.uuid4().hex[:12]}", comment="", source=Kafka("t")))
     new_table.create(kafka_rows(0, 0))
     new_table.batch(0, None, {"t": {"0": 10}}, kafka_rows(0, 10))
     preview = reset.plan(new_table.table)

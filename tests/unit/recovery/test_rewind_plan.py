@@ -14,7 +14,7 @@ from include.lake import locations
 from include.project.ranges import Slice
 from include.recovery import rewind_plan
 from include.recovery.rewind_plan import RewindPlan
-from include.spec import Delta, Expect, Replace, Table
+from include.spec import Delta, Expect, Flow, Replace, Table
 from tests.support import lake
 from tests.support.delta_log import removed
 from tests.support.lake import delta_offset as delta_offset
@@ -29,7 +29,7 @@ def engine(tmp_path):
 def silver() -> Table:
     """A silver table with four batches, a second apart. Its bronze has four versions of one file each."""
     name = f"t{uuid.uuid4().hex[:10]}"
-    table = Table(
+    table = Flow(
         name=f"silver.{name}",
         comment="",
         source=Delta(f"bronze.{name}"),
@@ -169,7 +169,7 @@ def test_what_nobody_makes_again_is_said(silver, plan):
 
 
 def test_views_are_refreshed_and_never_rewound(silver, plan):
-    view = Table(
+    view = Flow(
         name=f"gold.{uuid.uuid4().hex[:10]}", comment="", source=Delta(silver.name), schema="a INT", write=Replace()
     )
     lake.rows(view.name, 1, 1)

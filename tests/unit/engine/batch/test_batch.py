@@ -19,7 +19,7 @@ from include.engine.commit import txn_app_id
 from include.engine.rows import prepare
 from include.engine.tables import create_table
 from include.lake import locations
-from include.spec import Append, Delta, Expect, Table
+from include.spec import Append, Delta, Expect, Flow, Table
 
 SCHEMA = "device STRING, time TIMESTAMP, bpm INT, place BIGINT"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -28,7 +28,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 @pytest.fixture
 def readings() -> Table:
     name = f"t{uuid.uuid4().hex[:12]}"
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="readings of a test",
         source=Delta(f"bronze.{name}"),

@@ -19,17 +19,31 @@ from include.project.sources import inline_steps
 from include.project.table_files import DRAFT
 from include.rules import not_null, one_of, references, unique
 from include.settings import ROOT
-from include.spec import Append, Bucket, Delta, Expect, Kafka, Lookup, PythonLimits, Replace, Table, Upsert, Watermark
+from include.spec import (
+    Append,
+    Bucket,
+    Delta,
+    Expect,
+    Flow,
+    Kafka,
+    Lookup,
+    PythonLimits,
+    Replace,
+    Table,
+    Upsert,
+    View,
+    Watermark,
+)
 from tests.support.shop import TableProject, unload_package
 
-EVENTS = Table(name="bronze.events", comment="", source=Kafka("events"))
+EVENTS = Flow(name="bronze.events", comment="", source=Kafka("events"))
 SCHEMA = "key BINARY, value BINARY"
 FILE = "include/tables/silver/readings.py: "
 
 
 def readings(transform: Callable | str | None = None, **overrides) -> Table:
     fields = {"schema": SCHEMA, **overrides}
-    return Table(name="silver.readings", comment="", source=Delta("bronze.events"), transform=transform, **fields)
+    return Flow(name="silver.readings", comment="", source=Delta("bronze.events"), transform=transform, **fields)
 
 
 def refusal(spark, table: Table) -> str:
@@ -327,7 +341,7 @@ def test_a_reference_to_a_column_of_another_type_is_refused(spark):
     )
 
 
-STORED = Table(name="silver.readings", comment="", source=Delta("bronze.events"), schema=SCHEMA)
+STORED = Flow(name="silver.readings", comment="", source=Delta("bronze.events"), schema=SCHEMA)
 
 
 def upsert_table(transform, **fields) -> Table:
@@ -406,7 +420,7 @@ def test_an_aggregate_that_looks_into_another_table_is_refused(spark, tmp_path, 
 
 
 def test_changes_have_columns_of_their_own_and_an_aggregate_of_them_has_rows(spark):
-    changes = Table(
+    changes = Flow(
         name="gold.changes",
         comment="",
         source=Delta("silver.readings", changes=True),
@@ -428,9 +442,7 @@ def step(transform, **fields) -> Table:
 
 
 def with_a_reader(step_table: Table, transform) -> Catalog:
-    reader = Table(
-        name="gold.reader", comment="", source=Delta(step_table.name), schema="n BIGINT", transform=transform
-    )
+    reader = Flow(name="gold.reader", comment="", source=Delta(step_table.name), schema="n BIGINT", transform=transform)
     return Catalog(*inline_steps({table.name: table for table in (EVENTS, step_table, reader)}))
 
 
@@ -465,7 +477,7 @@ def refusal_of(spark, tables: Catalog) -> str:
 def view(transform: Callable | str | None = None, several: bool = False, **overrides) -> Table:
     source = Delta("bronze.events")
     fields = {"schema": SCHEMA, "source": {"events": source, "again": source} if several else source, **overrides}
-    return Table(name="silver.readings", comment="", transform=transform, write=Replace(), **fields)
+    return View(name="silver.readings", comment="", transform=transform, **fields)
 
 
 @pytest.mark.parametrize(
@@ -524,7 +536,7 @@ PRODUCTS = replace(EVENTS, name="silver.products", schema="key BINARY, partition
 
 def looking_up(lookup: Lookup, **fields) -> Table:
     fields = {"schema": "key BINARY", "lookups": (lookup,), **fields}
-    return Table(name="silver.sales", comment="", source=Delta("bronze.events"), **fields)
+    return Flow(name="silver.sales", comment="", source=Delta("bronze.events"), **fields)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from include.flows.batches import Generation
 from include.flows.source import StartPosition
 from include.lake import locations
 from include.lake.paths import LakePath
-from include.spec import Delta, Table
+from include.spec import Delta, Flow
 from tests.support import lake
 
-TABLE = Table(name="silver.orders", comment="", source=Delta("bronze.orders"), schema="number BIGINT")
+TABLE = Flow(name="silver.orders", comment="", source=Delta("bronze.orders"), schema="number BIGINT")
 IDENTITY = {"flow": TABLE.flow, "source": {"table": "bronze.orders"}, "write": {"mode": "Append"}}
 
 

@@ -10,7 +10,7 @@ from deltalake import write_deltalake
 from include.engine.fast_path.lookup_tables import Dimensions
 from include.engine.fast_path.transaction import Refusal
 from include.lake import locations
-from include.spec import Delta, Lookup, Table
+from include.spec import Delta, Flow, Lookup
 
 SALES = pa.table({"product": [1, 2, None]})
 
@@ -31,7 +31,7 @@ def store(home: Path) -> Callable[[list[tuple]], None]:
 
 def dimensions() -> Dimensions:
     lookup = Lookup("silver.products", on="product", columns=("title",))
-    return Dimensions(Table(name="silver.sales", comment="x", source=Delta("bronze.sales"), lookups=(lookup,)))
+    return Dimensions(Flow(name="silver.sales", comment="x", source=Delta("bronze.sales"), lookups=(lookup,)))
 
 
 def titles(joined: Dimensions, version: int) -> list[str | None]:

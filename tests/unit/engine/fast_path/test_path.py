@@ -17,9 +17,9 @@ from include.engine.fast_path.path import FastPath
 from include.engine.fast_path.source import PlannedRead
 from include.engine.fast_path.transaction import NotSupported, Refusal
 from include.engine.rows.micro_batch import Written
-from include.spec import Append, Delta, Table
+from include.spec import Append, Delta, Flow, Table
 
-TABLE = Table(name="silver.t", source=Delta("bronze.t"), comment="a test", schema="id BIGINT", write=Append())
+TABLE = Flow(name="silver.t", source=Delta("bronze.t"), comment="a test", schema="id BIGINT", write=Append())
 METADATA = CommitMetadata("silver.t", 2, 7, 1, {}, {"from": 1}, {"to": 2})
 PLANNED, WRITTEN = PlannedRead(3), Written(3, None)
 

@@ -10,7 +10,7 @@ from include.engine.fast_path import collect, known_keys, path, source, transact
 from include.engine.fast_path.collect import Collector
 from include.engine.fast_path.source import PlannedRead, Source
 from include.engine.fast_path.transaction import Layout, Refusal
-from include.spec import Append, Bucket, Delta, Kafka, Table, Upsert
+from include.spec import Append, Bucket, Delta, Flow, Kafka, Table, Upsert
 
 FIELD = '{"name": "n", "type": "integer", "nullable": true, "metadata": {}}'
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -57,7 +57,7 @@ def test_a_table_that_needs_more_from_its_writer_is_refused(of_table, protocol, 
 
 def table(**options: Any) -> Table:
     declared = {"name": "silver.t", "source": Delta("bronze.t"), "comment": "a test", "schema": "id BIGINT"}
-    return Table(**(declared | options))
+    return Flow(**(declared | options))
 
 
 def test_a_batch_that_is_too_large_or_of_rows_of_unknown_size_is_refused_as_a_large_one():

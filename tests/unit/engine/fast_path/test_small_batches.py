@@ -27,7 +27,7 @@ from include.engine.rows.quality import RowCounts
 from include.errors import FlowBroken
 from include.lake import locations
 from include.rules import FAILED, Expect
-from include.spec import Append, Bucket, Delta, Table, Upsert, Watermark
+from include.spec import Append, Bucket, Delta, Flow, Table, Upsert, Watermark
 
 TIME = pa.timestamp("us", "UTC")
 HOUR = 3_600_000_000
@@ -35,7 +35,7 @@ METADATA = CommitMetadata("silver.t", 2, 7, 1, {}, None, None)
 
 
 def table_of(write: Append | Upsert, schema: str) -> Table:
-    return Table(name="silver.t", source=Delta("bronze.t"), comment="a test", schema=schema, write=write)
+    return Flow(name="silver.t", source=Delta("bronze.t"), comment="a test", schema=schema, write=write)
 
 
 class Recorder:

@@ -6,13 +6,13 @@ import pytest
 
 from include.engine.rows import watermark
 from include.engine.rows.watermark import EventTimes, micros
-from include.spec import Append, Delta, Table, Watermark
+from include.spec import Append, Delta, Flow, Watermark
 
 DECLARED = Watermark("time", minutes=30)
 NEWEST, LATEST = 10_000_000_000, 20_000_000_000
 BORDER = NEWEST - micros(30)
 WRITE = Append(watermark=DECLARED)
-TABLE = Table(name="silver.t", source=Delta("bronze.t"), comment="a test", schema="time TIMESTAMP", write=WRITE)
+TABLE = Flow(name="silver.t", source=Delta("bronze.t"), comment="a test", schema="time TIMESTAMP", write=WRITE)
 
 
 @pytest.mark.parametrize(

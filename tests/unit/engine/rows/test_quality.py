@@ -25,7 +25,7 @@ from include.errors import FlowBroken, Unreachable
 from include.lake import locations
 from include.ledger import row_outcomes
 from include.rules import Expect, not_null, one_of, references, unique
-from include.spec import CHANGE_RULE, SEQUENCE_RULE, Append, Delta, Json, Table, Upsert, Watermark
+from include.spec import CHANGE_RULE, SEQUENCE_RULE, Append, Delta, Flow, Json, Table, Upsert, Watermark
 from tests.conftest import ROOT
 from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
@@ -43,7 +43,7 @@ FOUR_RULES = (
 @pytest.fixture
 def table() -> Table:
     name = f"t{uuid.uuid4().hex[:12]}"
-    return Table(
+    return Flow(
         name=f"silver.{name}", comment="readings", source=Delta(f"bronze.{name}"), schema=SCHEMA, expect=FOUR_RULES[:3]
     )
 
@@ -245,7 +245,7 @@ def payloads() -> st.SearchStrategy[bytes | None]:
 
 def table_of_payloads() -> Table:
     name = f"t{uuid.uuid4().hex[:12]}"
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="payloads",
         source=Delta(f"bronze.{name}"),
@@ -345,11 +345,11 @@ def test_a_sequence_is_refused_that_no_later_one_could_overtake_whatever_its_typ
     write = Upsert(("id",), sequence_by="seq")
     conditions = {}
     for number, (type_, *values) in enumerate(LAST_PLACES):
-        table = Table(name="silver.x", comment="", source=Delta("bronze.x"), schema=f"id INT, seq {type_}", write=write)
+        table = Flow(name="silver.x", comment="", source=Delta("bronze.x"), schema=f"id INT, seq {type_}", write=write)
         [rule] = [rule for rule in table.rules if rule.name == SEQUENCE_RULE]
         for name, value in zip(("before", "last"), values, strict=True):
             conditions[f"{name}_{number}"] = rule.condition.replace("`seq`", f"({value})")
     [row] = spark.sql(f"SELECT {', '.join(f'{text} AS {name}' for name, text in conditions.items())}").collect()
     assert row.asDict() == {name: name.startswith("before") for name in conditions}
-    text = Table(name="silver.x", comment="", source=Delta("bronze.x"), schema="id INT, seq STRING", write=write)
+    text = Flow(name="silver.x", comment="", source=Delta("bronze.x"), schema="id INT, seq STRING", write=write)
     assert [rule.name for rule in text.rules] == [CHANGE_RULE]

@@ -16,7 +16,7 @@ from include.engine.rows.watermark import EventTimes
 from include.lake import locations
 from include.ledger.row_outcomes import Batch
 from include.rules import Expect
-from include.spec import Append, Delta, Table, Upsert, Watermark
+from include.spec import Append, Delta, Flow, Table, Upsert, Watermark
 from tests.support.batches import BatchWriter
 from tests.support.flows import rows_of
 
@@ -32,7 +32,7 @@ def noon_plus(minutes: float) -> datetime:
 @pytest.fixture
 def table() -> Table:
     name = f"t{uuid.uuid4().hex[:12]}"
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="views",
         source=Delta(f"bronze.{name}"),

@@ -7,7 +7,7 @@ import pytest
 from include.engine.stream import pacer
 from include.engine.stream.pacer import FlowTrigger, Pacer
 from include.settings import settings
-from include.spec import Delta, Kafka, Table
+from include.spec import Delta, Flow, Kafka
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def in_store(monkeypatch):
 
 
 def test_a_table_in_a_store_that_no_flow_here_writes_is_looked_at_ever_less_often(in_store):
-    table = Table(name="silver.x", comment="x", source=Delta("bronze.x"), schema="a INT", interval_seconds=1)
+    table = Flow(name="silver.x", comment="x", source=Delta("bronze.x"), schema="a INT", interval_seconds=1)
     trigger = FlowTrigger(table, 1.0, query=SimpleNamespace(), clock=SimpleNamespace(fire=lambda: None))
 
     def pauses(count: int) -> list[float]:
@@ -40,7 +40,7 @@ def test_a_table_in_a_store_that_no_flow_here_writes_is_looked_at_ever_less_ofte
 def test_load_keeps_batches_apart_and_not_looks_that_find_no_rows(monkeypatch):
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(pacer, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    trigger = FlowTrigger(Table(name="bronze.x", comment="x", source=Kafka("x")), 2.0, query=SimpleNamespace())
+    trigger = FlowTrigger(Flow(name="bronze.x", comment="x", source=Kafka("x")), 2.0, query=SimpleNamespace())
     trigger.clock = SimpleNamespace(fire=lambda: None)
     flow_pacer = Pacer(None)
     flow_pacer._triggers = {"bronze.x": trigger}
