@@ -31,6 +31,11 @@ def read_table(spark: SparkSession, name: str, version: int | None = None) -> Da
     return reader.load(str(locations.table_path(name)))
 
 
+def read_newest(spark: SparkSession, name: str) -> DataFrame | None:
+    """Returns the stored rows of a table, pinned to its present version; None if it is not stored."""
+    return read_table(spark, name, stored_table.open_table(name).version()) if locations.is_stored(name) else None
+
+
 def read_as_of(spark: SparkSession, name: str, version: int) -> DataFrame:
     """Returns the rows of an old version, in the columns that the table has now. Columns that it lacked are NULL."""
     rows = read_table(spark, name, version)

@@ -20,8 +20,9 @@ from include.control.commands import Action, Command
 from include.control.store import database
 from include.delta.delta_log import MERGED, DeltaLog
 from include.engine.fast_path import aggregate, collect, path, replaced_files, source, transaction
-from include.engine.fast_path.transaction import Refusal, Target, Transaction
+from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.rows import prepare
+from include.engine.rows.micro_batch import Refusal
 from include.engine.tables import create_table
 from include.errors import FlowBroken, LedgerMismatch
 from include.lake import locations

@@ -17,7 +17,7 @@ from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext
 from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.fast_path import path
-from include.engine.rows import read
+from include.engine.sources import kafka_reader
 from include.engine.tables import create_table
 from include.flows import resume_position
 from include.kafka import broker
@@ -151,7 +151,7 @@ class TopicSource:
         offsets = broker.offsets(self.topic.cluster, self.topic.name)
         self._ends.append({self.topic.name: {str(partition): after for partition, (_, after) in offsets.items()}})
         ranges = offset_ranges.kafka_ranges(begin, self._ends[-1])
-        return read.kafka_between(self.spark, Kafka(self.topic.name), ranges)
+        return kafka_reader.records_between(self.spark, Kafka(self.topic.name), ranges)
 
     def end_of(self, number: int) -> dict[str, dict[str, int]]:
         return self._ends[number]

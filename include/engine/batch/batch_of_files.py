@@ -22,14 +22,13 @@ from include.engine import commit, failure
 from include.engine.batch.writer import add_to_companion
 from include.engine.commit import CommitMetadata, read_table
 from include.engine.fast_path.path import FastPath
-from include.engine.fast_path.transaction import Refusal
 from include.engine.files import file_headers
 from include.engine.files.formats import registry
 from include.engine.files.formats.columns import Columns, FileColumn
 from include.engine.files.formats.format import PATH, UNREADABLE, VANISHED, FileGroup, FileHeader
 from include.engine.files.schema_evolution import add_columns
 from include.engine.rows import storable
-from include.engine.rows.micro_batch import MicroBatch, Written
+from include.engine.rows.micro_batch import MicroBatch, Refusal, Written
 from include.engine.tables import create_table
 from include.errors import Unreachable
 from include.flows import files_source

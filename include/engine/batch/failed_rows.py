@@ -20,8 +20,9 @@ from include.engine.checkpoints.checkpoint import Checkpoint
 from include.engine.commit import CONFLICTS, CommitMetadata, read_table
 from include.engine.fast_path.topic_reader import FIRST_MS, LAST_MS
 from include.engine.python_limits import is_too_large, limited, too_large
-from include.engine.rows import prepare, quality, read, storable, transform
+from include.engine.rows import prepare, quality, storable, transform
 from include.engine.rows.micro_batch import FailedRows, MicroBatch
+from include.engine.sources import kafka_reader
 from include.engine.tables import create_table
 from include.errors import FlowBroken, FlowFailed, SluiceError
 from include.kafka import broker
@@ -364,7 +365,7 @@ def _readable(batch: MicroBatch, work: Work) -> tuple[DataFrame, FailedRows | No
     count = sum(range_.count for range_ in ranges)
 
     def error_of(begin: int, end: int) -> Exception | None:
-        records = guard(read.kafka_between(spark, source, _part(ranges, begin, end)))
+        records = guard(kafka_reader.records_between(spark, source, _part(ranges, begin, end)))
         return bisection.error_of(lambda: records.write.format("noop").mode("overwrite").save())
 
     search = bisection.search(count, error_of, error)
@@ -375,7 +376,7 @@ def _readable(batch: MicroBatch, work: Work) -> tuple[DataFrame, FailedRows | No
     places = broker.read_raw(source, [range_ for range_, _ in unread])
     failed = bisection.records_of(spark, places, [reason for _, reason in unread])
     readable = [range_ for part in _between(ranges, [row.position for row in search.found]) for range_ in part]
-    records = read.kafka_between(spark, source, readable) if readable else rows.limit(0)
+    records = kafka_reader.records_between(spark, source, readable) if readable else rows.limit(0)
     return records, _failed_rows(failed, len(unread), flow)
 
 

@@ -22,10 +22,11 @@ from include import catalog
 from include.catalog import Catalog
 from include.engine.analysis_errors import line, plain, sentence
 from include.engine.checked_schema import empty, schema_of
-from include.engine.rows import deduplicate, quality, read, transform
+from include.engine.rows import deduplicate, quality, transform
 from include.engine.rows.merge_changes import VALID_FROM
 from include.engine.rows.transform import SOURCE, AnalysedPlan, apply, apply_join, apply_transform, tables_read
 from include.engine.session import jvm_of, open_session
+from include.engine.sources import delta_reader, readers
 from include.errors import DeclarationError, SetupError, report
 from include.lake import locations
 from include.progress import Progress, counted
@@ -43,7 +44,7 @@ def with_lookups(spark: SparkSession, source: DataFrame, table: Table, tables: C
     parsed = transform.parsed(source, table).schema
     added = StructType()
     for lookup in table.lookups:
-        dimension = read.table_columns(spark, lookup.table, tables)
+        dimension = delta_reader.table_columns(spark, lookup.table, tables)
         pairs = list(lookup.keys.items()) + ([(lookup.at, VALID_FROM)] if lookup.at else [])
         for name, key in pairs:
             _check_key(table, lookup, parsed, name, dimension[key].dataType)
@@ -190,7 +191,7 @@ def _empty_source(spark: SparkSession, table: Flow, tables: Catalog) -> DataFram
         return empty(spark, schema_of(table.steps[-1]))
     # A recomputed table reads rows, not changes.
     changes = table.source.changes and not table.is_recomputed
-    return empty(spark, read.columns(spark, table, tables, changes))
+    return empty(spark, readers.of(table).columns(spark, tables, changes))
 
 
 def _check_sources(spark: SparkSession, table: Table, names: set[str]) -> None:

@@ -20,12 +20,12 @@ from include.engine.commit import CommitMetadata, read_table
 from include.engine.fast_path import data_file, known_keys, replaced_files
 from include.engine.fast_path.known_keys import Key, is_comparable, keys_of, micros, not_compared
 from include.engine.fast_path.replaced_files import Replacement, StoredFile
-from include.engine.fast_path.source import PlannedRead
-from include.engine.fast_path.transaction import Refusal, Transaction
+from include.engine.fast_path.transaction import Transaction
 from include.engine.fast_path.writer import Writer
 from include.engine.rows import deduplicate, prepare, transform
-from include.engine.rows.micro_batch import MicroBatch, Written
+from include.engine.rows.micro_batch import MicroBatch, Refusal, Written
 from include.engine.rows.transform import Buckets
+from include.engine.sources.reader import PlannedRead
 from include.flows.batch_files import SourceFile
 from include.lake import data_files, locations
 from include.spec import Bucket, Flow, Upsert

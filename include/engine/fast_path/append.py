@@ -13,12 +13,12 @@ from include.engine.fast_path import data_file
 from include.engine.fast_path.collect import Collector
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.known_keys import Key, KnownKeys, is_comparable, keys_of, micros, not_compared
-from include.engine.fast_path.source import PlannedRead
 from include.engine.fast_path.topic_reader import TopicReader
-from include.engine.fast_path.transaction import Refusal, Transaction
+from include.engine.fast_path.transaction import Transaction
 from include.engine.fast_path.writer import Companion, Writer
 from include.engine.rows import deduplicate, prepare, storable
-from include.engine.rows.micro_batch import MicroBatch, Written
+from include.engine.rows.micro_batch import MicroBatch, Refusal, Written
+from include.engine.sources.reader import PlannedRead
 from include.kafka import cluster
 from include.spec import Append, Flow, Kafka
 

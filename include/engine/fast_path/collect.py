@@ -10,13 +10,12 @@ from pyspark.sql import DataFrame
 
 from include.engine.fast_path.known_keys import micros
 from include.engine.fast_path.lookup_tables import Dimensions, local_frame
-from include.engine.fast_path.source import PlannedRead
-from include.engine.fast_path.transaction import Refusal
 from include.engine.rows import prepare, quality, storable
 from include.engine.rows.merge_changes import DELETED, TRUNCATES
-from include.engine.rows.micro_batch import MicroBatch
+from include.engine.rows.micro_batch import MicroBatch, Refusal
 from include.engine.rows.quality import RowCounts
 from include.engine.rows.watermark import EventTimes
+from include.engine.sources.reader import PlannedRead
 from include.rules import Rule
 from include.spec import Flow, WriteMode
 

@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from include.delta import stored_table
-from include.engine.fast_path.transaction import Refusal
 from include.engine.rows import deduplicate
+from include.engine.rows.micro_batch import Refusal
 from include.lake import data_files, locations
 from include.spec import Append
 

@@ -12,9 +12,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.delta import stored_table
 from include.engine.fast_path.known_keys import Key, keys_of, not_compared
-from include.engine.fast_path.transaction import Refusal
 from include.engine.rows import lookup
 from include.engine.rows.merge_changes import IS_CURRENT, VALID_FROM, VALID_TO
+from include.engine.rows.micro_batch import Refusal
 from include.spec import Lookup, Table
 
 # Most bytes of a lookup's columns in memory. Spark joins the batches with larger tables.

@@ -21,12 +21,12 @@ from include.engine.fast_path.collect import Collector, JudgedRows
 from include.engine.fast_path.known_keys import Key, keys_of, not_compared
 from include.engine.fast_path.lookup_tables import local_frame
 from include.engine.fast_path.replaced_files import Replacement, StoredFile
-from include.engine.fast_path.source import PlannedRead
-from include.engine.fast_path.transaction import Refusal, Transaction
+from include.engine.fast_path.transaction import Transaction
 from include.engine.fast_path.writer import Companion, Writer, is_committed
 from include.engine.rows import merge_changes, transform
 from include.engine.rows.merge_changes import DELETED, IS_CURRENT, RETAINED, SHOWN, TRUNCATES, KeyOutcomes
-from include.engine.rows.micro_batch import MicroBatch, Written
+from include.engine.rows.micro_batch import MicroBatch, Refusal, Written
+from include.engine.sources.reader import PlannedRead
 from include.spec import Flow, Upsert
 
 # Most bytes of retained changes in memory, about four million deletes. More are read again for each batch.

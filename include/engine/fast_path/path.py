@@ -17,10 +17,10 @@ from include.engine.fast_path import transaction
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender, RecordAppender
 from include.engine.fast_path.merge import Merger
-from include.engine.fast_path.source import Source
-from include.engine.fast_path.transaction import NotSupported, Refusal
+from include.engine.fast_path.transaction import NotSupported
 from include.engine.fast_path.writer import Writer
-from include.engine.rows.micro_batch import MicroBatch, Written
+from include.engine.rows.micro_batch import MicroBatch, Refusal, Written
+from include.engine.sources import readers
 from include.settings import settings
 from include.spec import Flow
 
@@ -58,7 +58,7 @@ class FastPath:
         assert writer, f"no writer suits {table.name}"
         self._table = table
         self._writer = writer(spark, table)
-        self._source = Source(table)
+        self._reader = readers.of(table)
         self._logged_reasons: set[str] = set()
 
     def write(self, batch: MicroBatch) -> Written | Refusal:
@@ -66,7 +66,7 @@ class FastPath:
         for companion in self._writer.companions:
             companion.has_written = False
         try:
-            planned = self._source.between(batch.metadata.source_from, batch.metadata.source_to)
+            planned = self._reader.planned(batch.metadata.source_from, batch.metadata.source_to)
             return (
                 planned if isinstance(planned, Refusal) else self._writer.write(batch.noting(fast_path=True), planned)
             )

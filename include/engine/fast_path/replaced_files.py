@@ -13,7 +13,8 @@ from include.engine.commit import CommitMetadata
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.known_keys import Key, keys_of
-from include.engine.fast_path.transaction import Layout, Refusal, Transaction
+from include.engine.fast_path.transaction import Layout, Transaction
+from include.engine.rows.micro_batch import Refusal
 from include.lake import clients, data_files
 
 # Most bytes of files whose rows are all held in memory, and of files that are rewritten part by part.

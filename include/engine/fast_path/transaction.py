@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from include.delta import commit_history
 from include.delta.delta_log import DeltaLog
+from include.engine.rows.micro_batch import Refusal
 from include.engine.session import jvm_of
 from include.lake import locations
 from include.lake.paths import LakePath, ObjectStat
@@ -180,17 +181,6 @@ MOST_INDEXED = 32
 # Column metadata that does not change the written values.
 HARMLESS_METADATA = {"comment", "CURRENT_DEFAULT", "EXISTS_DEFAULT"}
 LEGACY_WRITER = 6
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why the fast path leaves a batch or a table to Spark. Nothing was committed.
-
-    is_large: the batch is too large, as others may be.
-    """
-
-    reason: str
-    is_large: bool = False
 
 
 class NotSupported(Exception):

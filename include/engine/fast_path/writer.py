@@ -10,9 +10,9 @@ from include.delta import stored_table
 from include.engine import commit
 from include.engine.commit import CommitMetadata
 from include.engine.fast_path import data_file
-from include.engine.fast_path.source import PlannedRead
-from include.engine.fast_path.transaction import Refusal, Target, Transaction
-from include.engine.rows.micro_batch import MicroBatch, Written
+from include.engine.fast_path.transaction import Target, Transaction
+from include.engine.rows.micro_batch import MicroBatch, Refusal, Written
+from include.engine.sources.reader import PlannedRead
 from include.lake import locations
 from include.spec import Flow
 from include.spec.origin import FAILED_REASON, FAILED_RECORD

@@ -21,8 +21,9 @@ from include.engine.batch import failed_rows
 from include.engine.commit import read_table
 from include.engine.jobs import left_out
 from include.engine.jobs.left_out import FlowLeftOut, LeftOut
-from include.engine.rows import deduplicate, quality, read, storable, transform
+from include.engine.rows import deduplicate, quality, storable, transform
 from include.engine.rows.quality import RowCounts
+from include.engine.sources import delta_reader
 from include.errors import FlowBroken
 from include.flows import delta_source, resume_position
 from include.flows.batch_files import AppendedFiles
@@ -227,7 +228,7 @@ def _between(spark: SparkSession, flow: Flow, begin: Any, end: Any) -> DataFrame
     source = flow.source_as(Delta)
     path = locations.table_path(source.table)
     files = [file.path for file in AppendedFiles(DeltaLog(path), source).between(begin, end)]
-    return read.delta_files(spark, source.table, files) if files else None
+    return delta_reader.rows_of_files(spark, source.table, files) if files else None
 
 
 def _transformed(rows: DataFrame, flow: Flow, job: Backfill) -> DataFrame:

@@ -18,18 +18,19 @@ from include.catalog import Catalog
 from include.checkpoints.landing_folder import FolderFile
 from include.engine import failure
 from include.engine.batch import batch_of_files, bisection, failed_rows
-from include.engine.commit import read_table
+from include.engine.commit import read_newest, read_table
 from include.engine.files import file_headers, schema_evolution
 from include.engine.files.formats.format import FileHeader
 from include.engine.jobs import refresh
 from include.engine.preview import outcome, sample
 from include.engine.preview.outcome import Outcome, persisted
 from include.engine.preview.sample import Sample
-from include.engine.rows import deduplicate, prepare, read, storable, transform
+from include.engine.rows import deduplicate, prepare, storable, transform
 from include.engine.rows import watermark as engine_watermark
 from include.engine.rows.transform import SOURCE
 from include.engine.rows.watermark import EventTimes
 from include.engine.session import require_connector
+from include.engine.sources import readers
 from include.errors import UsageError
 from include.kafka import schema_registry
 from include.kafka.schema_registry import RegistryUnreachable
@@ -285,7 +286,7 @@ def _sample(request: PreviewRequest, reader: Flow) -> Sample:
     source = reader.source
     # A recomputed table reads rows, not changes.
     is_feed = source.changes and not reader.is_recomputed
-    schema = read.columns(request.spark, reader, request.tables, is_feed)
+    schema = readers.of(reader).columns(request.spark, request.tables, is_feed)
     is_of_files = source.reads_table and request.tables.tables[source.table].reads_files
     return sample.read_file(request.spark, request.file, schema, may_have_more=is_of_files)
 
@@ -295,7 +296,7 @@ def _whole_source(request: PreviewRequest, reader: Flow, source: Delta) -> Sampl
     if source.is_pinned:
         version, pinned_rows = refresh.pinned_rows(request.spark, reader.name, source)
         return Sample(pinned_rows, f"all rows of {source.table}, version {version}")
-    rows = read.newest(request.spark, source.table)
+    rows = read_newest(request.spark, source.table)
     assert rows is not None
     return Sample(rows, f"all rows of {source.table}, version {version}")
 

@@ -18,7 +18,8 @@ from include.checkpoints.landing_folder import FolderFile
 from include.delta import versions
 from include.delta.backlog import StreamSource
 from include.delta.delta_log import DeltaLog, LiveFile
-from include.engine.rows import parse, read, writer_schemas
+from include.engine.rows import parse, writer_schemas
+from include.engine.sources import delta_reader, kafka_reader
 from include.engine.values import json_document
 from include.engine.values.cast import cast
 from include.errors import Unreachable, UsageError
@@ -86,7 +87,7 @@ def _sample_topics(spark: SparkSession, source: Kafka, count: int) -> Sample:
         begin_offsets.setdefault(topic, {})[partition] = ranges[topic, partition][1] - share
     if not begin_offsets:
         return Sample(spark.createDataFrame([], source.schema), f"{source}, which holds no records yet")
-    rows = read.kafka_from(spark, source, begin_offsets).limit(count)
+    rows = kafka_reader.records_from(spark, source, begin_offsets).limit(count)
     return Sample(rows, f"the newest records of each partition of {source}")
 
 
@@ -117,7 +118,7 @@ def _newest_rows(spark: SparkSession, log: DeltaLog, table: str, count: int) -> 
         newest_files.append(file)
     if not newest_files:
         return spark.read.format("delta").load(str(log.table)).limit(0)
-    return read.delta_files(spark, table, [file.path for file in newest_files]).limit(count)
+    return delta_reader.rows_of_files(spark, table, [file.path for file in newest_files]).limit(count)
 
 
 def _sample_changes(spark: SparkSession, flow: Flow, source: Delta, count: int) -> Sample:

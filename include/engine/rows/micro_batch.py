@@ -32,6 +32,17 @@ class Written:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Why the fast path leaves a batch or a table to Spark. Nothing was committed.
+
+    is_large: the batch is too large, as others may be.
+    """
+
+    reason: str
+    is_large: bool = False
+
+
+@dataclass(frozen=True)
 class MicroBatch:
     """What is read, what its rows are judged by, and what its commit says.
 

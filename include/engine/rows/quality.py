@@ -10,8 +10,8 @@ from operator import and_, or_
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from include.engine.commit import CommitMetadata, read_table
-from include.engine.rows import read, storable
+from include.engine.commit import CommitMetadata, read_newest, read_table
+from include.engine.rows import storable
 from include.engine.rows.merge_changes import DELETED, KNOWN, TRUNCATES, is_exempt
 from include.errors import FlowBroken, Unreachable
 from include.rules import ACTIONS, FAILED, Expect, References, Rule, Unique
@@ -167,7 +167,7 @@ def _violations(holds: dict[str, Column]) -> Column:
 
 def _with_reference(rows: DataFrame, rule: References, flag: str) -> DataFrame:
     key = f"{flag}_key"
-    stored = read.newest(rows.sparkSession, rule.table)
+    stored = read_newest(rows.sparkSession, rule.table)
     if stored is None:
         raise Unreachable(
             f"rule '{rule.name}' looks into {rule.table}, which is not stored yet: start the flow {rule.table} first"

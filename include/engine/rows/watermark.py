@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.checkpoints import checkpoint_files
-from include.engine.rows import merge_changes, quality, read, storable
+from include.engine.commit import read_newest
+from include.engine.rows import merge_changes, quality, storable
 from include.flows import resume_position
 from include.lake.paths import LakePath
 from include.rules import Rule
@@ -74,7 +75,7 @@ def newest(spark: SparkSession, table: Flow, latest: int | None) -> int | None:
     recorded = newest_times.get(watermark.of)
     if recorded is not None and (latest is None or recorded <= latest):
         return int(recorded)
-    stored = read.newest(spark, table.name)
+    stored = read_newest(spark, table.name)
     assert stored is not None
     time = F.unix_micros(f"`{watermark.of}`")
     if latest is not None:

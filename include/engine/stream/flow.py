@@ -29,11 +29,11 @@ from include.engine.batch import batch
 from include.engine.batch.batch import FlowContext, SourceRowsNeeded
 from include.engine.checkpoints.checkpoint import Checkpoint, add_topics
 from include.engine.fast_path import path
-from include.engine.fast_path.source import Source
-from include.engine.fast_path.transaction import Refusal
-from include.engine.rows import prepare, read, writer_schemas
+from include.engine.rows import prepare, writer_schemas
+from include.engine.rows.micro_batch import Refusal
 from include.engine.rows.writer_schemas import HEADER_BYTES
 from include.engine.session import late_commits_fail
+from include.engine.sources import readers
 from include.engine.stream.pacer import Pacer
 from include.engine.tables import maintain, retained
 from include.errors import FlowBroken, Unreachable
@@ -98,7 +98,7 @@ class FlowSchemas:
         self._declared = table
         self._parse = parse
         self._source_table = source.table
-        self._source = Source(table)
+        self._reader = readers.of(table)
         self._path = flow_checkpoint.path
         self._has_ids = _has_ids(source)
         ids = set(_known_ids.get(table.flow, ()))
@@ -127,7 +127,7 @@ class FlowSchemas:
         begin, end = checkpoint_files.end_offset(self._path, batch - 1), checkpoint_files.end_offset(self._path, batch)
         if end is None:
             return set()
-        planned = self._source.between(begin, end)
+        planned = self._reader.planned(begin, end)
         if isinstance(planned, Refusal):
             # Ids of other batches do no harm.
             paths = [fragment.path for fragment in stored_table.dataset(self._source_table).get_fragments()]
@@ -408,7 +408,7 @@ def _rows(spark: SparkSession, context: FlowContext, isolates: bool) -> tuple[Da
     isolates: without these columns.
     """
     context.fast_path = path.of(spark, context.table)
-    rows = read.stream(spark, context.table, is_new=context.checkpoint.committed < 0)
+    rows = readers.of(context.table).stream(spark, is_new=context.checkpoint.committed < 0)
     schemas = of(context.table, context.checkpoint) if context.fast_path and not isolates else None
     if isolates or not context.fast_path or (schemas is None and uses_registry(context.table)):
         return rows, None

@@ -22,7 +22,8 @@ from include.delta import stored_table
 from include.engine import commit, sql_text
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
-from include.engine.fast_path.transaction import Layout, NotSupported, Refusal, Target, unexpected
+from include.engine.fast_path.transaction import Layout, NotSupported, Target, unexpected
+from include.engine.rows.micro_batch import Refusal
 from include.engine.tables import create_table
 from include.lake import clients, locations
 from include.lake.paths import LakePath

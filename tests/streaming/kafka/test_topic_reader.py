@@ -12,7 +12,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine.fast_path import collect, data_file, topic_reader
 from include.engine.fast_path.topic_reader import TopicReader
 from include.engine.fast_path.transaction import NotSupported
-from include.engine.rows import read
+from include.engine.sources import kafka_reader
 from include.kafka import broker
 from include.kafka.cluster import Cluster
 from include.lake import locations
@@ -66,7 +66,8 @@ def send_awkward(topic: Topic) -> Callable[[], None]:
 def test_records_are_read_as_spark_reads_them(spark, topic, reader, send_awkward):
     topic.create(2)
     send_awkward()
-    spark_records = read.kafka_from(spark, Kafka(topic.name), {topic.name: {0: 0, 1: 0}}).select(*COLUMNS).toArrow()
+    records = kafka_reader.records_from(spark, Kafka(topic.name), {topic.name: {0: 0, 1: 0}})
+    spark_records = records.select(*COLUMNS).toArrow()
     reader_records = pa.concat_tables(reader.read(all_ranges(topic))).cast(spark_records.schema)
     sort_order = [("partition", "ascending"), ("offset", "ascending")]
     assert len(reader_records) == 15

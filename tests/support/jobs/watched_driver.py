@@ -8,7 +8,7 @@ import sys
 from include import catalog
 from include.catalog import Catalog
 from include.engine import session
-from include.engine.rows import read
+from include.engine.sources import kafka_reader
 from include.engine.stream import driver
 from include.errors import report
 from include.settings import settings
@@ -45,7 +45,7 @@ def main() -> None:
         spark = open_session(*arguments)
         spark.sparkContext.setLogLevel("INFO")
         first_table = next(iter(tables.values()))
-        rows = read.kafka_from(spark, first_table.source, {topic: {0: 0}})
+        rows = kafka_reader.records_from(spark, first_table.source, {topic: {0: 0}})
         print(rows._jdf.queryExecution().toString(), rows.collect(), flush=True)
         return spark
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from include.engine.fast_path import append
-from include.engine.fast_path.transaction import Refusal
+from include.engine.rows.micro_batch import Refusal
 from include.spec import Append
 
 WRITE = Append(unique=("id",), first_by=("offset",))

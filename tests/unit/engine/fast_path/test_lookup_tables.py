@@ -8,7 +8,7 @@ import pytest
 from deltalake import write_deltalake
 
 from include.engine.fast_path.lookup_tables import Dimensions
-from include.engine.fast_path.transaction import Refusal
+from include.engine.rows.micro_batch import Refusal
 from include.lake import locations
 from include.spec import Delta, Flow, Lookup
 

@@ -14,9 +14,9 @@ from include.engine.commit import CommitMetadata
 from include.engine.fast_path import path
 from include.engine.fast_path.append import Appender
 from include.engine.fast_path.path import FastPath
-from include.engine.fast_path.source import PlannedRead
-from include.engine.fast_path.transaction import NotSupported, Refusal
-from include.engine.rows.micro_batch import Written
+from include.engine.fast_path.transaction import NotSupported
+from include.engine.rows.micro_batch import Refusal, Written
+from include.engine.sources.reader import PlannedRead
 from include.spec import Append, Delta, Flow, Table
 
 TABLE = Flow(name="silver.t", source=Delta("bronze.t"), comment="a test", schema="id BIGINT", write=Append())

@@ -6,10 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from include.engine.fast_path import collect, known_keys, path, source, transaction
+from include.engine.fast_path import collect, known_keys, path, transaction
 from include.engine.fast_path.collect import Collector
-from include.engine.fast_path.source import PlannedRead, Source
-from include.engine.fast_path.transaction import Layout, Refusal
+from include.engine.fast_path.transaction import Layout
+from include.engine.rows.micro_batch import Refusal
+from include.engine.sources import delta_reader, readers
+from include.engine.sources.reader import PlannedRead
 from include.spec import Append, Bucket, Delta, Flow, Kafka, Table, Upsert
 
 FIELD = '{"name": "n", "type": "integer", "nullable": true, "metadata": {}}'
@@ -75,11 +77,13 @@ def test_a_batch_that_is_too_large_or_of_rows_of_unknown_size_is_refused_as_a_la
 
 def test_a_batch_of_changes_or_of_many_commits_is_refused_by_its_offsets(home):
     offset = {"reservoirVersion": 3, "index": -1, "isStartingVersion": False}
-    later = {**offset, "reservoirVersion": 4 + source.MOST_VERSIONS}
-    assert Source(table()).between(offset, offset) == PlannedRead(0)
-    assert Source(table()).between(offset, {**later, "index": 0}) == Refusal("it gathers many commits of its source")
+    later = {**offset, "reservoirVersion": 4 + delta_reader.MOST_VERSIONS}
+    assert readers.of(table()).planned(offset, offset) == PlannedRead(0)
+    assert readers.of(table()).planned(offset, {**later, "index": 0}) == Refusal(
+        "it gathers many commits of its source"
+    )
     changes = table(source=Delta("bronze.t", changes=True))
-    assert Source(changes).between(offset, later) == Refusal("it reads changes, which no commit counts")
+    assert readers.of(changes).planned(offset, later) == Refusal("it reads changes, which no commit counts")
 
 
 def test_columns_that_only_spark_compares_are_named():

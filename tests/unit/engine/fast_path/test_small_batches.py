@@ -19,10 +19,11 @@ from include.engine.fast_path import aggregate, append, collect, data_file, know
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.known_keys import KnownKeys, is_comparable
 from include.engine.fast_path.replaced_files import Replacement, StoredFile
-from include.engine.fast_path.transaction import Layout, Refusal
+from include.engine.fast_path.transaction import Layout
 from include.engine.fast_path.writer import is_committed
 from include.engine.rows import quality
 from include.engine.rows.merge_changes import DELETED, TRUNCATES, KeyOutcomes
+from include.engine.rows.micro_batch import Refusal
 from include.engine.rows.quality import RowCounts
 from include.errors import FlowBroken
 from include.lake import locations

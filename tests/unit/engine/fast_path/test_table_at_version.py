@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from include.engine.fast_path import known_keys
-from include.engine.fast_path.transaction import Refusal
+from include.engine.rows.micro_batch import Refusal
 from include.lake import locations
 
 pytestmark = pytest.mark.usefixtures("home")

@@ -73,7 +73,7 @@ def test_the_rows_of_the_table_are_read_only_if_no_commit_tells_a_time_up_to_the
         raise Read
 
     monkeypatch.setattr(watermark.resume_position, "last_commit_metadata", lambda table: {"newest": recorded})
-    monkeypatch.setattr(watermark.read, "newest", read)
+    monkeypatch.setattr(watermark, "read_newest", read)
     if is_read:
         with pytest.raises(Read):
             watermark.newest(None, TABLE, latest)
