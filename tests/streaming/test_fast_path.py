@@ -19,10 +19,12 @@ from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
 from include.delta.delta_log import MERGED, DeltaLog
-from include.engine.fast_path import aggregate, collect, path, replaced_files, source, transaction
+from include.engine.fast_path import aggregate, collect, path, replaced_files, transaction
 from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.rows import prepare
 from include.engine.rows.micro_batch import Refusal
+from include.engine.sources import readers
+from include.engine.sources.reader import PlannedRead
 from include.engine.tables import create_table
 from include.errors import FlowBroken, LedgerMismatch
 from include.lake import locations
@@ -498,7 +500,7 @@ def test_what_is_known_of_a_table_is_forgotten_when_somebody_else_commits_to_it(
 
 def test_a_batch_without_new_commits_reads_nothing(name):
     offset = {"reservoirVersion": 3, "index": -1, "isStartingVersion": False}
-    assert source.Source(per_minute(name)).between(offset, offset) == source.PlannedRead(0)
+    assert readers.of(per_minute(name)).planned(offset, offset) == PlannedRead(0)
 
 
 def test_of_two_drivers_that_write_one_batch_the_second_is_refused(spark, name):

@@ -317,9 +317,8 @@ def start(
     isolates: bool = False,
     may_wait: bool = True,
 ) -> RunningFlow:
-    """Starts the query. The caller holds the flow's lease. once: reads the source to the end, then stops. isolates: as
-    for `RunningFlow`. may_wait: whether the flow waits for the first load of what it looks into; else it raises
-    Unreachable.
+    """Starts the query. The caller holds the flow's lease. once, isolates: as for `RunningFlow`. may_wait: whether the
+    flow waits for the first load of what it looks into; else it raises Unreachable.
     """
     context = FlowContext(table, claim, renewer.epoch(table.flow))
     lock_request = _lock_request(spark, table)

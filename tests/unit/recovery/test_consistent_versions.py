@@ -179,7 +179,7 @@ def test_of_two_readers_the_slower_one_decides_and_the_other_goes_back_to_there(
 def test_a_table_of_two_flows_goes_back_to_where_both_stood_at_an_end(house):
     silver, bronze = house.table("silver"), house.table("bronze")
     sources = {"a": Delta(silver.name), "b": Delta(bronze.name)}
-    house.tables["gold"] = Flow(name=f"gold.t{uuid.uuid4().hex[:10]}", comment="", source=sources, schema="a INT")
+    house.tables["gold"] = Table(name=f"gold.t{uuid.uuid4().hex[:10]}", comment="", source=sources, schema="a INT")
     house.commit_no_rows("gold")
     house.rows("silver")
     house.batch("gold", 0, delta_offset(2), branch="a")
