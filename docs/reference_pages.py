@@ -37,7 +37,9 @@ SPEC_PAGES: dict[str, tuple[str, str, ModuleType, tuple[str, ...]]] = {
     "rules": ("Rules", "Which rules can a table declare about its rows?", rules, ()),
 }
 # What nearly every table file names, at the top of its page.
-PRIMARY = ("Table", "Kafka", "Files", "Append", "Upsert", "Replace")
+PRIMARY = ("Table", "View", "Step", "Kafka", "Files", "Append", "Upsert", "Replace")
+# What the catalog makes, and no table file names.
+NOT_DECLARED = {"Flow"}
 # Functions of `include.rules` are part of the vocabulary, too.
 RULE_FUNCTIONS = ("not_null", "one_of", "no_error", "unique", "references")
 ENTRY = re.compile(r"^(?P<names>\w+(?:, \w+)*): ")
@@ -88,6 +90,7 @@ def bound_names(node: ast.stmt) -> list[str]:
 def spec_page(page: str) -> str:
     title, question, module, names = SPEC_PAGES[page]
     elsewhere = {name for _, _, other, others in SPEC_PAGES.values() if other is module for name in others}
+    elsewhere |= NOT_DECLARED
     described = names or [name for name in public_names(module) if name not in elsewhere]
     package = "include.rules" if module is rules else "include.spec"
     classes, functions, constants = [], [], []
@@ -105,7 +108,10 @@ def spec_page(page: str) -> str:
 
 def class_section(name: str, class_: type) -> str:
     text = inspect.getdoc(class_) or ""
-    fields = [field.name for field in dataclasses.fields(class_)] if dataclasses.is_dataclass(class_) else []
+    # A class that derives from another one has its options, too.
+    own = inspect.get_annotations(class_)
+    declared = dataclasses.fields(class_) if dataclasses.is_dataclass(class_) else ()
+    fields = [option.name for option in declared if option.name in own]
     prose, options = split_docstring(text, set(fields))
     lines = [f"## {name}\n", *(f"{paragraph}\n" for paragraph in prose)]
     if fields:

@@ -23,7 +23,7 @@ from include.errors import INTERRUPTED, READER_GONE, SluiceError, UsageError
 from include.local import install
 from include.project.ranges import Slice
 from include.settings import settings
-from include.spec import Kafka, Table
+from include.spec import Flow, Kafka
 from tests.conftest import ROOT
 from tests.support.account import StoredTable, kafka_rows
 
@@ -62,7 +62,7 @@ def test_the_version_is_the_one_that_the_changelog_begins_with(run: Callable[...
 def stored(home: Path, own_settings, monkeypatch: pytest.MonkeyPatch) -> StoredTable:
     """A bronze table with a batch, a window and a backfill, in a home of its own."""
     own_settings(SLUICE_CONTROL_URL=f"sqlite:///{home / 'control.db'}", SLUICE_KAFKA="127.0.0.1:1")
-    table = StoredTable(Table(name=TABLE, comment="", source=Kafka("t"), schema="offset BIGINT"))
+    table = StoredTable(Flow(name=TABLE, comment="", source=Kafka("t"), schema="offset BIGINT"))
     table.create(kafka_rows(0, 0))
     table.batch(0, None, {"t": {"0": 10}}, kafka_rows(0, 10))
     monkeypatch.setattr(catalog, "load", lambda: Catalog({TABLE: table.table}))

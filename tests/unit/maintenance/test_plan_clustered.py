@@ -4,14 +4,14 @@ from include.delta.delta_log import LiveFile
 from include.engine.tables.maintain import _predicate
 from include.maintenance import plan
 from include.maintenance.plan import DAY_SECONDS, MB, OPTIMIZE, Facts, Step
-from include.spec import Delta, Maintenance, Table
+from include.spec import Delta, Flow, Maintenance, Table
 
 NOW = 1_800_000_000.0
 
 
 def table(maintenance: Maintenance, **layout) -> Table:
     schema = "day DATE, key STRING"
-    return Table(name="silver.t", comment="", source=Delta("bronze.t"), schema=schema, maintain=maintenance, **layout)
+    return Flow(name="silver.t", comment="", source=Delta("bronze.t"), schema=schema, maintain=maintenance, **layout)
 
 
 def optimize(live: list[LiveFile], maintenance: Maintenance | None = None, **layout) -> Step:

@@ -29,7 +29,7 @@ from include.lake import locations
 from include.project.ranges import Slice
 from include.recovery import backfill as recovery_backfills
 from include.recovery import giving_up, rewind_plan, unseeded_generations
-from include.spec import Delta, Replace, Table
+from include.spec import Delta, Flow, Replace, Table
 from tests.support import lake
 
 
@@ -39,8 +39,8 @@ class Lakehouse:
     def __init__(self, engine: Engine) -> None:
         self.engine, name = engine, f"t{uuid.uuid4().hex[:10]}"
         self.bronze = f"bronze.{name}"
-        self.silver = Table(name=f"silver.{name}", comment="", source=Delta(self.bronze), schema="number BIGINT")
-        self.gold = Table(name=f"gold.{name}", comment="", source=Delta(self.silver.name), schema="number BIGINT")
+        self.silver = Flow(name=f"silver.{name}", comment="", source=Delta(self.bronze), schema="number BIGINT")
+        self.gold = Flow(name=f"gold.{name}", comment="", source=Delta(self.silver.name), schema="number BIGINT")
         view = replace(self.gold, name=f"gold.v{name}", write=Replace())
         self.view = view.name
         self.tables = Catalog({table.name: table for table in (self.silver, self.gold, view)})

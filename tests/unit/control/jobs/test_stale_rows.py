@@ -15,12 +15,12 @@ from include.engine.checkpoints.definition import fingerprint, rows_fingerprint
 from include.lake import locations
 from include.monitoring.stale_rows import outdated_words, range_of
 from include.project.ranges import Slice, from_stored_texts
-from include.spec import Append, Bucket, Debezium, Delta, Expect, Json, Kafka, Lookup, Maintenance, Table, Upsert
+from include.spec import Append, Bucket, Debezium, Delta, Expect, Flow, Json, Kafka, Lookup, Maintenance, Upsert
 
 FLOW = "silver.orders"
 NINTH = "2026-03-09T00:00:00.000000Z"
 SCHEMA = "time TIMESTAMP COMMENT 'when', amount INT"
-TABLE = Table(name=FLOW, comment="", source=Delta("bronze.orders"), schema=SCHEMA, time_column="time")
+TABLE = Flow(name=FLOW, comment="", source=Delta("bronze.orders"), schema=SCHEMA, time_column="time")
 
 
 def days(first: int, last: int) -> Slice:
@@ -156,7 +156,7 @@ def test_the_words_say_since_which_batch_and_the_command_that_mends_it(engine: E
     assert "spark-submit jobs/backfill.py --table silver.orders --full, or action keep old rows" in outdated_words(
         whole_table_mark, TABLE
     )
-    kafka_table = Table(name="bronze.orders", comment="", source=Kafka("orders"))
+    kafka_table = Flow(name="bronze.orders", comment="", source=Kafka("orders"))
     assert "no backfill can make them again" in outdated_words(
         replace(whole_table_mark, flow="bronze.orders"), kafka_table
     )
