@@ -327,7 +327,9 @@ class Table:
 class View(Table):
     """A materialized view: its rows are computed from its sources, which are stored tables, in one commit.
 
-    It has the parameters of `Table`. schedule: when it is refreshed, as a cron expression in UTC; None: by hand.
+    It has the options of `Table`. Its `schedule` says when it is refreshed; None: by hand.
+
+    write: no other mode is possible.
     """
 
     write: Replace = Replace()
@@ -337,7 +339,9 @@ class View(Table):
 class Step(Table):
     """A named step between tables that is never stored: each table that reads it computes it in its own batches.
 
-    It has the parameters of `Table` that say how rows are computed.
+    It has the options of `Table` that say how rows are computed.
+
+    temporary: no step is stored.
     """
 
     temporary: bool = True
