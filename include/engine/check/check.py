@@ -96,7 +96,8 @@ def examine(spark: SparkSession, tables: Catalog, show: Callable[[str], None] = 
     # Steps come first, so that their errors are not reported for their readers.
     listed = (*tables.steps.values(), *tables.flows.values(), *tables.views.values())
     for number, table in enumerate(listed):
-        show(f"{counted(number, len(listed), 'declarations analysed')}; next {table.flow if isinstance(table, Flow) else table.name}")
+        name = table.flow if isinstance(table, Flow) else table.name
+        show(f"{counted(number, len(listed), 'declarations analysed')}; next {name}")
         if unknown_sources := [name for name in _sources(table) if name in unknown]:
             examination.unchecked[table.name] = unknown_sources[0]
         elif table.name not in unknown:

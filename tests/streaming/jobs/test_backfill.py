@@ -647,7 +647,7 @@ def messages(monkeypatch) -> list[str]:
 def test_a_backfill_says_how_many_tasks_are_done_while_it_makes_its_rows(
     spark, run_once, bring, silver, messages, monkeypatch
 ):
-    counts = re.compile(rf"makes rows of {silver.origin.table}: \d+ of [1-9]\d* tasks are done")
+    counts = re.compile(rf"makes rows of {silver.source.table}: \d+ of [1-9]\d* tasks are done")
 
     def compute_rows(*arguments):
         def is_counted() -> bool:
