@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, TypeVar
 
 from include.rules import Expect, Rule, below_last, no_error, not_null
@@ -194,6 +195,10 @@ class Table:
     @property
     def readers(self) -> tuple["Flow", ...]:
         """Its flows, or for a view what reads each of its sources: everything that has a position in a source."""
+        return self._readers
+
+    @cached_property
+    def _readers(self) -> tuple["Flow", ...]:
         declared = {field.name: getattr(self, field.name) for field in fields(Table)}
         if not isinstance(self.source, Mapping):
             return (Flow(**declared),)
