@@ -22,11 +22,16 @@ ON_S3 := $(addprefix tests/faults/,test_aimed_kills.py test_backfills.py test_fu
 
 LOCK = $(VENV_BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
+# Each of the two processes shows what it did at its end.
+SIDE_BY_SIDE = $(MAKE) --no-print-directory --jobs=2 --output-sync=target test-platforms test-tables
+# Of all tests, those with this mark.
+MARKED :=
+
 # What checks Sluice needs more packages than what runs it.
-dev docs test test-platforms test-tables faults-on-s3 soak lint mutants: DEV := --dev
+dev docs test test-rest test-all test-setup test-platforms test-tables faults-on-s3 soak lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 connect store class-data venv up down status demo new-table remove-examples check test test-platforms test-tables lint lock docs screenshot recording bench faults faults-on-s3 soak mutants clean
+.PHONY: help setup dev s3 connect store class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-tables lint lock docs screenshot recording bench faults faults-on-s3 soak mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,16 +58,22 @@ remove-examples: venv ## take the shipped examples out of this checkout
 check: setup ## refuse wrong table files, all in one run; DRAFTS=1: drafts, too
 	@$(IN_VENV) -m include.cli check $(if $(DRAFTS),--drafts)
 
-test: setup s3 connect class-data ## the tests, in two processes side by side
+test: test-setup ## each guarantee at least once, in about 12 minutes on two cores
+	@$(SIDE_BY_SIDE) MARKED="not slow"
+
+test-rest: test-setup ## what `make test` leaves out
+	@$(SIDE_BY_SIDE) MARKED=slow
+
+test-all: test test-rest ## both, in about 50 minutes on two cores
+
+test-setup: setup s3 connect class-data
 	-@$(MAKE) --no-print-directory store
-	@echo "two processes side by side; each shows what it did at its end"
-	@$(MAKE) --jobs=2 --output-sync=target test-platforms test-tables
 
-test-platforms: setup s3 connect ## of these, unit tests, and those that start platforms and drivers of their own
-	@$(IN_VENV) -m pytest $(PLATFORMS)
+test-platforms: setup s3 connect ## of all tests, unit tests, and those that start platforms and drivers of their own
+	@$(IN_VENV) -m pytest -m "$(MARKED)" $(PLATFORMS)
 
-test-tables: setup s3 ## of these, all others, most of which share one Spark session
-	@$(IN_VENV) -m pytest $(PLATFORMS:%=--ignore=%)
+test-tables: setup s3 ## of all tests, the others, most of which share one Spark session
+	@$(IN_VENV) -m pytest -m "$(MARKED)" $(PLATFORMS:%=--ignore=%)
 
 lint: venv ## style, format and types
 	@$(VENV_BIN)/ruff check .
@@ -103,8 +114,8 @@ recording: venv ## put what `make demo` prints on the running platform into the 
 bench: setup ## the benchmarks
 	@$(IN_VENV) -m benchmarks
 
-faults: ## make test and faults-on-s3 at full length: what is killed while data flows must lose and double nothing
-	@SLUICE_FAULTS=full $(MAKE) test
+faults: ## make test-all and faults-on-s3 at full length: what is killed while data flows must lose and double nothing
+	@SLUICE_FAULTS=full $(MAKE) test-all
 	@SLUICE_FAULTS=full $(MAKE) faults-on-s3
 
 faults-on-s3: setup s3 ## kills, windows, interleavings, backfills, rewinds and replays with the lake on S3

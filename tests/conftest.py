@@ -79,6 +79,7 @@ if object_lake.IS_USED:
 
 from include.local import environment, java  # noqa: E402
 from include.local.broker import Broker  # noqa: E402
+from tests.support.slow import is_slow  # noqa: E402
 
 # noqa: E402
 
@@ -86,6 +87,13 @@ os.environ.update(environment.write(settings(), java.home()))
 
 # `make remove-examples` deletes these plugins.
 pytest_plugins = [name for name in ("tests.support.pipeline",) if importlib.util.find_spec(name)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_slow(item.nodeid):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
