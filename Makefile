@@ -12,9 +12,9 @@ export SLUICE_HOME SLUICE_VENV NAME SOURCE COLUMNS KEYS
 
 VENV_BIN := "$$SLUICE_VENV"/bin
 IN_VENV := $(VENV_BIN)/python
-PLATFORMS := $(wildcard tests/airflow tests/docs tests/unit tests/streaming/test_end_to_end.py \
-	tests/streaming/s3 tests/streaming/kafka tests/faults/platforms tests/faults/changes \
-	tests/faults/test_aimed_kills.py)
+PLATFORMS := $(wildcard tests/airflow tests/docs tests/unit tests/streaming/s3 tests/streaming/kafka \
+	tests/streaming/test_end_to_end.py tests/streaming/test_sql_server.py \
+	tests/faults/platforms tests/faults/changes tests/faults/test_aimed_kills.py)
 # They run with the lake on S3, too. The others damage files by hand, or start platforms with a disk of their own.
 ON_S3 := $(addprefix tests/faults/,test_aimed_kills.py test_backfills.py test_full_refreshes.py test_interleavings.py \
 	test_rewinds.py test_windows.py platforms/test_kills.py) \

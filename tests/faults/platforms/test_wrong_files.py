@@ -1,7 +1,7 @@
 """Table files are broken and repaired on a running platform, while drivers are killed. Other tables are not affected.
 
-The default is two broken files and one kill. `make faults` runs five rounds, each also with a kill while all files
-are valid, for comparison.
+It takes minutes, so only `make faults` runs it, in five rounds, each also with a kill while all files are valid, for
+comparison. `tests/unit/project/test_last_good.py` is the short form, without a platform.
 """
 
 import os
@@ -31,11 +31,12 @@ from include.lake import locations
 from include.local import environment, java
 from include.settings import Settings, from_environment
 from tests.conftest import ROOT
+from tests.support.flows import only_in_full_runs
 from tests.support.shop import BRONZE_TEMPLATE, READER_TEMPLATE
 from tests.support.topic import Topic
 from tests.support.waiting import wait_until
 
-KILLS = 5 if os.environ.get("SLUICE_FAULTS") == "full" else 1
+KILLS = 5
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 WRONG, GOOD = "silver.wrong", "silver.good"
 # Airflow reconciles each minute. Each child process loads the current table files.
@@ -177,6 +178,7 @@ def project(tmp_path: Path, broker: str) -> Project:
     return Project(tmp_path / "project", tmp_path / "home", Topic(broker).create())
 
 
+@only_in_full_runs
 def test_wrong_files_beside_right_ones_cost_the_right_ones_nothing_while_drivers_die(project: Project, capsys):
     rng = random.Random(SEED)
     sent, seconds_by_kind = 0, {"right": [], "wrong": []}
@@ -193,9 +195,8 @@ def test_wrong_files_beside_right_ones_cost_the_right_ones_nothing_while_drivers
         send_and_wait()
         wait_until(lambda: (project.config.definitions / f"{WRONG}.json").exists(), 60, project.details)
         for number in range(KILLS):
-            if KILLS > 1:
-                project.kill_driver()
-                seconds_by_kind["right"].append(send_and_wait())
+            project.kill_driver()
+            seconds_by_kind["right"].append(send_and_wait())
             # `gold.new` never had a valid definition. The flow of WRONG continues with its last valid definition.
             project.write("gold.new", invalid_file(rng, project.valid_files[WRONG]))
             project.write(WRONG, invalid_file(rng, project.valid_files[WRONG]))
@@ -210,8 +211,7 @@ def test_wrong_files_beside_right_ones_cost_the_right_ones_nothing_while_drivers
             with capsys.disabled():
                 print(f"\rkill {number + 1} of {KILLS}", end="")
     assert sorted(project.numbers(GOOD)) == sorted(project.numbers(WRONG)) == list(range(sent))
-    if KILLS > 1:
-        medians = {kind: statistics.median(seconds) for kind, seconds in seconds_by_kind.items()}
-        with capsys.disabled():
-            print(f"\nfrom a kill to the next rows, median: {medians} s")
-        assert medians["wrong"] < 1.5 * medians["right"]
+    medians = {kind: statistics.median(seconds) for kind, seconds in seconds_by_kind.items()}
+    with capsys.disabled():
+        print(f"\nfrom a kill to the next rows, median: {medians} s")
+    assert medians["wrong"] < 1.5 * medians["right"]
