@@ -263,9 +263,9 @@ def test_files_of_any_size_are_rewritten_part_by_part(append, run_once, name, mo
 @pytest.mark.parametrize(
     "write",
     [
-        pytest.param(MERGE, marks=only_in_full_runs),
+        MERGE,
         pytest.param(replace(MERGE, partial=True), marks=only_in_full_runs),
-        replace(MERGE, scd=2, truncates="id = 3 AND seq = 4"),
+        pytest.param(replace(MERGE, scd=2, truncates="id = 3 AND seq = 4"), marks=only_in_full_runs),
     ],
     ids=["latest", "partial", "history with truncates"],
 )

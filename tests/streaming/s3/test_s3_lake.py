@@ -150,6 +150,7 @@ def test_a_window_compacts_and_one_vacuums_when_no_reader_needs_the_old_files(ch
     verify.verify(silver)
 
 
+@only_in_full_runs
 def test_a_rewind_undoes_wrong_rows_and_the_mended_transform_computes_them_again(chain, run_once, spark):
     bronze, silver, gold = chain.all
     chain.topic.send(1, 61, "x")
@@ -165,6 +166,7 @@ def test_a_rewind_undoes_wrong_rows_and_the_mended_transform_computes_them_again
         verify.verify(table)
 
 
+@only_in_full_runs
 def test_a_driver_that_is_killed_between_commit_and_checkpoint_loses_and_doubles_nothing(chain, run_once):
     chain.topic.send(*range(71), "broken")
     job = Job(settings().home, "tests.support.jobs.aimed_kill", chain.name, chain.topic.name, chain.gold.name, "after")
