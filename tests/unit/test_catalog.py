@@ -70,6 +70,16 @@ def test_each_branch_of_a_table_is_a_flow_of_its_own_in_the_driver_of_the_table(
     assert list(vacuum_guard.readers(graph, "bronze.z")) == ["bronze.a.copies"]
 
 
+def test_a_branch_has_the_transform_of_its_name_or_the_only_one():
+    both = replace(table("bronze.a"), source={"eu": Kafka("a"), "us": Kafka("b")}, transform="SELECT 1")
+    assert [flow.transform for flow in both.flows] == ["SELECT 1", "SELECT 1"]
+    only_eu = replace(both, transform={"eu": "SELECT 2"})
+    assert [(flow.flow, flow.transform) for flow in only_eu.flows] == [
+        ("bronze.a.eu", "SELECT 2"),
+        ("bronze.a.us", None),
+    ]
+
+
 def test_a_table_that_nobody_declared_is_answered_with_the_likeliest_name():
     with pytest.raises(UsageError) as refusal:
         catalog.load().table("silver.tracker_reading")
