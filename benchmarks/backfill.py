@@ -38,14 +38,14 @@ from include.errors import report
 from include.lake import locations
 from include.project.ranges import Slice
 from include.settings import settings
-from include.spec import Append, Delta, Replace, Table
+from include.spec import Append, Delta, Flow, Replace, Table
 
 RANGE = Slice(datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
 SIMPLE = replace(NONE, name="silver.simple", write=Append(), time_column="time")
 JUDGED = replace(FIVE, name="silver.judged", time_column="time")
 
 VISITS = "silver.visits"
-LONG = Table(
+LONG = Flow(
     name="gold.long",
     comment="",
     source=Delta(VISITS),

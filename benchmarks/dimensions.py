@@ -30,7 +30,7 @@ from include.engine.tables import create_table
 from include.errors import report
 from include.lake import locations
 from include.settings import settings
-from include.spec import Delta, Table, Upsert
+from include.spec import Delta, Flow, Table, Upsert
 
 COLUMNS = "customer BIGINT, city STRING, payload STRING, changed_at BIGINT"
 STOCK = "a MERGE of Delta"
@@ -40,7 +40,7 @@ SMALL_SOURCE, SMALL_KEYS = "bronze.small", 20_000
 
 
 def customers(name: str) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="the city of each customer",
         source=Delta(f"bronze.{name}"),

@@ -22,7 +22,7 @@ from include.catalog import Catalog
 from include.errors import report
 from include.lake import locations
 from include.settings import settings
-from include.spec import Append, Bucket, Delta, Expect, Lookup, Table, Upsert
+from include.spec import Append, Bucket, Delta, Expect, Flow, Lookup, Table, Upsert
 
 ROWS, WARM_UP = 100, 30
 VISITS = "customer BIGINT, page STRING, at BIGINT"
@@ -76,7 +76,7 @@ def lookups(spark: SparkSession, keys: int, batches: int, rounds: int) -> None:
 
 
 def visits(name: str, schema: str, **fields: object) -> Table:
-    return Table(
+    return Flow(
         name=f"silver.{name}",
         comment="visits of customers",
         source=Delta(f"bronze.{name}"),
@@ -96,7 +96,7 @@ def new_visits(number: int, keys: int) -> pa.Table:
 
 def events(spark: SparkSession, batches: int, rounds: int) -> None:
     """Measure batches of views and sales that are joined by a recomputed aggregate, and by Spark's join."""
-    table = Table(
+    table = Flow(
         name="gold.conversions",
         comment="views that end in a sale",
         source=Delta("silver.events"),

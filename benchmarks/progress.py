@@ -28,9 +28,9 @@ from include.errors import report
 from include.lake import locations
 from include.monitoring import query_progress
 from include.settings import settings
-from include.spec import Delta, Table
+from include.spec import Delta, Flow
 
-BUSY = Table(
+BUSY = Flow(
     name="silver.busy",
     comment="never idle",
     source=Delta("bronze.events", max_files=1),

@@ -25,9 +25,9 @@ from include.errors import report
 from include.lake import locations
 from include.rules import Expect, not_null, one_of
 from include.settings import settings
-from include.spec import Append, Delta, Json, Table
+from include.spec import Append, Delta, Flow, Json, Table
 
-NONE = Table(
+NONE = Flow(
     name="silver.none",
     comment="without rules",
     source=Delta("bronze.events"),

@@ -18,13 +18,13 @@ from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.errors import report
 from include.settings import settings
-from include.spec import Files, Table
+from include.spec import Files, Flow, Table
 
 ROWS = "2019-08-04,500.00,Pay\n2019-08-04,-21.60,Uber Eats\n"
 
 
 def table(name: str) -> Table:
-    return Table(
+    return Flow(
         name=f"bronze.{name}",
         comment="",
         source=Files(name, format="csv"),

@@ -20,7 +20,7 @@ from pathlib import Path
 from include.errors import report
 from include.lake import locations
 from include.settings import ROOT, settings
-from include.spec import Delta, Kafka, Table
+from include.spec import Delta, Flow, Kafka, Table
 
 COMMITS, UNREAD = 1_000, 300
 RUNS = 5
@@ -47,8 +47,8 @@ main()
 def tables(flows: int) -> list[Table]:
     all_tables = []
     for number in range(flows // 2):
-        bronze = Table(name=f"bronze.t{number}", comment="", source=Kafka(f"topic-{number}"))
-        all_tables += [bronze, Table(name=f"silver.t{number}", comment="", source=Delta(bronze.name), fresh_minutes=5)]
+        bronze = Flow(name=f"bronze.t{number}", comment="", source=Kafka(f"topic-{number}"))
+        all_tables += [bronze, Flow(name=f"silver.t{number}", comment="", source=Delta(bronze.name), fresh_minutes=5)]
     return all_tables
 
 

@@ -6,7 +6,7 @@ from include.catalog import Catalog
 from include.engine.jobs import backfill
 from include.errors import report
 from include.project.ranges import Slice
-from include.spec import Bucket, Delta, Table, Upsert
+from include.spec import Bucket, Delta, Flow, Upsert
 
 SOURCE = "bronze.numbers"
 # A number is a time in seconds since 1970.
@@ -23,7 +23,7 @@ def sums(rows):  # type: ignore[no-untyped-def]
     return rows.groupBy("minute").agg(F.count("*").alias("rows"), F.sum("number").alias("total"))
 
 
-MADE_AGAIN = Table(
+MADE_AGAIN = Flow(
     name="silver.numbers",
     comment="numbers and their times",
     source=Delta(SOURCE),
@@ -31,7 +31,7 @@ MADE_AGAIN = Table(
     transform=timed,
     time_column="time",
 )
-BELOW = Table(
+BELOW = Flow(
     name="gold.sums",
     comment="their sums",
     source=Delta(MADE_AGAIN.name),

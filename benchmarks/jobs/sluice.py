@@ -12,7 +12,7 @@ from include.catalog import Catalog
 from include.errors import report
 from include.local import environment, java
 from include.settings import settings
-from include.spec import Append, Bucket, Delta, Expect, Json, Kafka, Table, Upsert
+from include.spec import Append, Bucket, Delta, Expect, Flow, Json, Kafka, Table, Upsert
 
 try:
     from include.engine.jobs import window
@@ -34,8 +34,8 @@ def by_model(readings):  # type: ignore[no-untyped-def]
     )
 
 
-BRONZE = Table(name="bronze.events", comment="messages as they came", source=Kafka("readings"))
-SILVER = Table(
+BRONZE = Flow(name="bronze.events", comment="messages as they came", source=Kafka("readings"))
+SILVER = Flow(
     name="silver.readings",
     comment="a row per reading",
     source=Delta(BRONZE.name),
@@ -51,7 +51,7 @@ SILVER = Table(
         Expect("plausible heart rate", "heart_bpm BETWEEN 20 AND 250"),
     ),
 )
-GOLD = Table(
+GOLD = Flow(
     name="gold.by_model",
     comment="heart rate and energy by model and minute",
     source=Delta(SILVER.name),

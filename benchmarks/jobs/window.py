@@ -3,7 +3,7 @@
 from include.catalog import Catalog
 from include.engine.jobs import window
 from include.errors import report
-from include.spec import Delta, Maintenance, Table
+from include.spec import Delta, Flow, Maintenance, Table
 
 SOURCE = "bronze.numbers"
 SCHEMA = "number BIGINT, time TIMESTAMP, value INT, payload BINARY"
@@ -12,7 +12,7 @@ SCHEMA = "number BIGINT, time TIMESTAMP, value INT, payload BINARY"
 def _reader(name: str) -> Table:
     # The values are so small that every window finds work.
     policy = Maintenance(target_file_mb=0.05, time_travel_hours=0.001)
-    return Table(
+    return Flow(
         name=name, comment="as it came", source=Delta(SOURCE), schema=SCHEMA, interval_seconds=1, maintain=policy
     )
 

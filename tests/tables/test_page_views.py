@@ -162,4 +162,4 @@ def test_a_schema_that_avro_does_not_know_is_refused_by_the_check(spark: SparkSe
     text = f'{{"type": "record", "name": "V", "fields": [{{"name": "view_id", {schema}}}]}}'
     table = replace(TABLE, parse=replace(TABLE.parse, schemas={1: text}, into=("view_id",)))
     with pytest.raises(DeclarationError, match="silver/page_views.py: its parse cannot be analysed"):
-        check._check_flow(spark, table, catalog.load())
+        check._check_flow(spark, table.single_flow, catalog.load())

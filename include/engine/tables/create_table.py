@@ -255,7 +255,7 @@ def create(spark: SparkSession, table: Table, alter: Callable[[str], object] | N
     alter: runs the DDL for a stored table. By default the session runs it, which suits callers that hold the table
     alone. Raises FlowBroken if the stored table cannot be changed to its declaration.
     """
-    alter = _announced(table, alter or spark.sql)
+    alter = _announced(table, alter or (lambda statement: spark.sql(statement)))
     properties = _properties(table)
     if table.write.appends:
         # Rows of bronze never change; backfills replace rows of other tables.

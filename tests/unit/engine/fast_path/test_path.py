@@ -69,19 +69,19 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FastPath]:
     """`made(writer, planned)`: the fast path of this writer; its source answers, or raises, `planned`."""
 
     def make(writer: AnyAppender, planned: Any = PLANNED) -> FastPath:
-        class AnySource:
-            def __init__(self, table: Table) -> None:
-                assert table is TABLE
+        def read(begin: Any, end: Any) -> Any:
+            assert (begin, end) == ({"from": 1}, {"to": 2})
+            return answer_of(planned)
 
-            def between(self, begin: Any, end: Any) -> Any:
-                assert (begin, end) == ({"from": 1}, {"to": 2})
-                return answer_of(planned)
+        def reader_of(flow: Flow) -> SimpleNamespace:
+            assert flow is TABLE
+            return SimpleNamespace(planned=read)
 
         def make_writer(spark: str, table: Table) -> AnyAppender:
             assert (spark, table) == ("the session", TABLE)
             return writer
 
-        monkeypatch.setattr(path, "Source", AnySource)
+        monkeypatch.setattr(path.readers, "of", reader_of)
         monkeypatch.setattr(path, "_writer_of", lambda table: {TABLE.name: make_writer}[table.name])
         monkeypatch.setattr(path.transaction, "unexpected", lambda spark: None)
         found = path.of("the session", TABLE)
