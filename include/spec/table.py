@@ -356,7 +356,8 @@ class Step(Table):
 class Flow(Table):
     """What runs: a query that carries the rows of one source into a table. The catalog makes it from the table.
 
-    For a view, what a refresh reads of one source. branch: its name among several sources; None for the only one.
+    For a view, what a refresh reads of one source. name: of the table that it writes. branch: its name among several
+    sources; None for the only one.
     """
 
     source: Source
