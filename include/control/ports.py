@@ -1,5 +1,6 @@
 """TCP ports of this machine: whether a server may take one, and who has it."""
 
+import random
 import socket
 
 import psutil
@@ -9,11 +10,11 @@ from include.errors import SetupError
 
 def require_free(host: str, port: int, user: str, remedy: str) -> None:
     """Raises SetupError if the port is taken. user: what needs it. remedy: the setting that names another one."""
-    if not _is_free(host, port):
+    if not is_free(host, port):
         raise SetupError(f"port {port} of {user} is taken by {_owner(port)}: stop that, or set {remedy}")
 
 
-def _is_free(host: str, port: int) -> bool:
+def is_free(host: str, port: int) -> bool:
     with socket.socket() as probe:
         # A connection in TIME_WAIT does not occupy the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -22,6 +23,14 @@ def _is_free(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def free_port(host: str) -> int:
+    """A free port outside the range of outgoing connections, which could take it before its server does."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        if is_free(host, port):
+            return port
 
 
 def _owner(port: int) -> str:

@@ -3,3 +3,12 @@
 PRODUCER, BANK = "event-producer", "bank"
 # The module of each process that `make up` starts.
 FEEDS = {PRODUCER: "include.examples.producer", BANK: "include.examples.transactions"}
+
+DATABASE, CONNECTOR, SHOP = "shop-database", "shop-connector", "shop"
+# The same for tables below these topics. `make up` goes on without them, and says so.
+SHOP_FEEDS = {
+    DATABASE: "include.examples.database",
+    CONNECTOR: "include.examples.capture",
+    SHOP: "include.examples.purchases",
+}
+SHOP_TOPICS = ("purchases", "customers")

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 
 from sqlalchemy import Engine, select, update
@@ -23,7 +22,7 @@ from include.control.store.schema import drivers, runs
 from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.errors import SetupError, report
 from include.kafka import cluster
-from include.local import airflow, artifacts, environment, home, install, java, object_store, sql_server
+from include.local import airflow, artifacts, environment, feeds, home, install, java, object_store, sql_server
 from include.local.airflow import Airflow
 from include.local.broker import HOST, Broker, create_topics, own_broker
 from include.local.processes import Platform, StallTimer
@@ -129,7 +128,7 @@ def start() -> None:
             platform.start(CLASS_DATA, command, services.variables)
         sql_server.wait(config, platform, ANSWER_SECONDS, lambda: _show("the SQL server starts"))
         PROGRESS.clear()
-    _print_summary(config, services)
+    _print_summary(config, platform, services)
 
 
 def _start(config: Settings, platform: Platform, services: Airflow, java_home: Path, broker: Broker | None) -> None:
@@ -156,10 +155,8 @@ def _start(config: Settings, platform: Platform, services: Airflow, java_home: P
             lambda: platform.logged_bytes(BROKER),
         )
     _print_progress(f"Kafka broker answers at {create_topics(_topics())}")
-    for name, module in _feed_modules().items():
-        if not platform.find(name):
-            platform.start(name, [str(install.venv() / "bin" / "python"), "-m", module], services.variables)
-            _print_progress(f"the process '{name}' feeds the examples")
+    for name in feeds.start(platform, feeds.modules() | feeds.shop_modules(), services.variables):
+        _print_progress(f"the process '{name}' feeds the examples")
 
 
 def _wait_for_streams(config: Settings, platform: Platform, services: Airflow, own_processes: list[str]) -> None:
@@ -170,7 +167,7 @@ def _wait_for_streams(config: Settings, platform: Platform, services: Airflow, o
 
     def check(what: str) -> None:
         started = [name for name in airflow.COMMANDS if name in platform.names()]
-        _require(platform, [*own_processes, *_feed_modules(), *started], what)
+        _require(platform, [*own_processes, *feeds.modules(), *started], what)
         supervision.heartbeat(engine, supervisor_presence.STARTER)
         _require_streams(engine, platform, earlier_handles)
 
@@ -183,7 +180,7 @@ def _wait_for_streams(config: Settings, platform: Platform, services: Airflow, o
     empty_tables = list(catalog.load().tables)
     logs = {f"driver-{flow.driver}" for flow in catalog.load().flows.values()}
     timer = StallTimer(GOLD_SECONDS, lambda: (launched(engine), len(empty_tables), platform.logged_bytes(*logs)))
-    while (missing := missing_flows(engine)) or (_feed_modules() and _is_gold_missing(empty_tables)):
+    while (missing := missing_flows(engine)) or (feeds.modules() and _is_gold_missing(empty_tables)):
         check(_how_far(missing, empty_tables))
         for table in [table for table in empty_tables if status.rows(table)]:
             empty_tables.remove(table)
@@ -194,7 +191,7 @@ def _wait_for_streams(config: Settings, platform: Platform, services: Airflow, o
                 f"read the drivers' logs in {config.logs}, and the runs of '{SUPERVISOR}' at {services.url}"
             )
         time.sleep(0.5)
-    _print_progress("every flow runs, and gold holds rows" if _feed_modules() else "every flow runs")
+    _print_progress("every flow runs, and gold holds rows" if feeds.modules() else "every flow runs")
 
 
 def _how_far(missing: list[str], empty_tables: list[str]) -> str:
@@ -236,11 +233,6 @@ def _topics() -> set[str]:
     return {name for source in sources if not source.cluster for name in source.names}
 
 
-def _feed_modules() -> dict[str, str]:
-    """The modules that feed the examples, by process name."""
-    return dict(import_module(catalog.EXAMPLES).FEEDS) if catalog.has_examples() else {}
-
-
 def _require_ports(config: Settings, platform: Platform, broker: Broker | None) -> None:
     ports = [(airflow.API, config.airflow_port, "SLUICE_AIRFLOW_PORT")]
     ports += [(sql_server.NAME, port, setting) for setting, port in sql_server.ports(config).items()]
@@ -280,10 +272,10 @@ def _elapsed() -> str:
     return f"[{time.monotonic() - STARTED_AT:6.1f} s]"
 
 
-def _print_summary(config: Settings, services: Airflow) -> None:
+def _print_summary(config: Settings, platform: Platform, services: Airflow) -> None:
     tables = catalog.load().tables
     print(f"\n{summary()}\n" if tables else "")
-    for notice in catalog.load().notices:
+    for notice in [*catalog.load().notices, *feeds.notices(platform)]:
         print(f"{notice}\n")
     is_empty = not any(status.rows(table) for table in tables)
     if is_empty:

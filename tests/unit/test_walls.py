@@ -47,7 +47,7 @@ MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage
 ENGINE = (*MONITORING, "include.engine", "pyspark", "py4j", "delta", "jsonschema_rs")
 AIRFLOW = (*MONITORING, "include.airflow", "include.orchestration", "airflow")
 CLI = (*MONITORING, "include.cli", "include.text_columns", "typer", "rich")
-LOCAL = (*MONITORING, "include.local", "include.text_columns", "typer")
+LOCAL = (*MONITORING, "include.local", "include.text_columns", "typer", "psycopg")
 WITHOUT_A_JVM = ("pyspark", "airflow", "include.engine", "include.airflow")
 
 

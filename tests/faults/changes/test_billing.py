@@ -1,38 +1,31 @@
 """Purchases of a PostgreSQL database reach a table as changes, whatever happens to the connector and to the changes."""
 
-import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
 import psycopg
 import pytest
-import yaml
 from confluent_kafka import Producer
 
-from include import spec
 from include.catalog import Catalog
 from include.errors import SetupError, Unreachable, UsageError
-from include.examples import connector
 from include.ledger import explain, verify
+from include.local import connector
 from include.local.connect import KEPT_OFFSETS, OFFSETS
-from include.project.sources import CHANGE_FEED_PROPERTY
 from include.settings import settings
-from include.spec import Debezium, Delta, Flow, Json, Kafka, Lookup, Table, Upsert
+from include.spec import Debezium, Delta, Flow, Kafka, Upsert
 from tests.conftest import ROOT
 from tests.support import expected
 from tests.support.backfills import Backfills
-from tests.support.commits import kill_next_batch
 from tests.support.connect import Connect, wait_for_changes
 from tests.support.flows import FULL, only_in_full_runs, rows_of
 from tests.support.postgresql import Server
@@ -51,11 +44,11 @@ PURCHASES = "id INT PRIMARY KEY, document TEXT, amount NUMERIC(10, 2), paid BOOL
 class Billing:
     """A table of purchases with a random name, the connector that reads it, and the tables that it feeds."""
 
-    def __init__(self, server: Server, kafka_connect: Connect, name: str, topic: str, columns: str) -> None:
+    def __init__(self, server: Server, kafka_connect: Connect, name: str, topic: str) -> None:
         self.name, self.topic, self._connect = name, topic, kafka_connect
         self.database = f"host=127.0.0.1 port={server.port} user=sluice dbname=postgres"
         self.connection = psycopg.connect(self.database, autocommit=True)
-        self.connection.execute(f"CREATE TABLE {name} ({columns})")
+        self.connection.execute(f"CREATE TABLE {name} ({PURCHASES})")
         self.bronze = Flow(name=f"bronze.{name}", comment="as it came", source=Kafka(topic))
         self.silver = Flow(
             name=f"silver.{name}",
@@ -65,6 +58,10 @@ class Billing:
             parse=Debezium("value", into=COLUMNS),
             write=Upsert(("id",), sequence_by="_sequence", deletes="_op = 'd'", truncates="_op = 't'"),
         )
+
+    @property
+    def topics(self) -> dict[str, str]:
+        return {f"public.{self.name}": self.topic}
 
     @property
     def offsets(self) -> Path:
@@ -78,14 +75,14 @@ class Billing:
     def send_changes(self) -> None:
         """Wait until the topic has all changes that were committed so far."""
         if self.name not in self._connect.worker.connectors:
-            configuration = connector.debezium(self.connection, f"public.{self.name}", self.topic, self.name)
+            configuration = connector.debezium(self.connection, self.topics, self.name)
             self._connect.add(self.name, configuration)
         self._connect.wait_for_changes(self.connection, self.name)
 
     def start_connector(self) -> subprocess.Popen:
         arguments = ("--database", self.database, "--table", self.name, "--topic", self.topic, "--slot", self.name)
         return subprocess.Popen(
-            [sys.executable, "-m", "include.examples.connector", *arguments],
+            [sys.executable, "-m", "include.local.connector", *arguments],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             cwd=ROOT,
             start_new_session=True,
@@ -148,9 +145,9 @@ class Billing:
 
 
 @pytest.fixture
-def billing(request, server: Server, kafka_connect: Connect, name: str) -> Iterator[Billing]:
+def billing(server: Server, kafka_connect: Connect, name: str) -> Iterator[Billing]:
     topic = Topic(settings().kafka).create(3)
-    billing = Billing(server, kafka_connect, name, topic.name, getattr(request, "param", PURCHASES))
+    billing = Billing(server, kafka_connect, name, topic.name)
     yield billing
     billing.close()
     topic.delete()
@@ -178,7 +175,7 @@ def test_purchases_are_as_the_database_has_them_whatever_becomes_of_the_connecto
             if number % 60 == 30:
                 billing.wait_for_more(sent)
                 with pytest.raises(SetupError, match=rf"^--slot is {billing.name}, which another connector uses: "):
-                    connector.require(billing.connection, f"public.{billing.name}", billing.name, patience_seconds=0)
+                    connector.require(billing.connection, billing.topics, billing.name, patience_seconds=0)
                 kill(process)
                 # What a kill leaves that comes while Connect writes its file.
                 billing.offsets.write_bytes(b"")
@@ -222,13 +219,13 @@ def kill(process: subprocess.Popen) -> None:
 
 def test_what_the_database_lacks_is_said_before_the_connector_starts(billing: Billing):
     with pytest.raises(UsageError, match=r"^--table is public\.nothing, which the database has not: "):
-        connector.require(billing.connection, "public.nothing", "slot")
+        connector.require(billing.connection, {"public.nothing": "nothing"}, "slot")
     with pytest.raises(Unreachable, match=r"^--database does not answer \(.*\): correct it, or start the database$"):
         connector.connect(f"{billing.database} port=1")
     billing.connection.execute("CREATE TABLE sluice_snapshots AS SELECT 'earlier' AS slot")
     with pytest.raises(UsageError, match=r"^--slot is earlier, which the connector of an earlier release used: "):
-        connector.require(billing.connection, f"public.{billing.name}", "earlier")
-    connector.require(billing.connection, f"public.{billing.name}", "later")
+        connector.require(billing.connection, billing.topics, "earlier")
+    connector.require(billing.connection, billing.topics, "later")
     billing.connection.execute("DROP TABLE sluice_snapshots")
 
 
@@ -272,127 +269,3 @@ def test_a_change_of_the_schema_of_the_database_loses_nothing(billing: Billing, 
         (3_000_000_000, None),
     }
     assert not rows_of(wider.quarantine)
-
-
-def documented(page: str, name: str) -> Table:
-    """The table of this name in a page of the documentation."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
-    [block] = [block for block in blocks if f'name="{name}"' in block]
-    module = dict(vars(spec))
-    exec(block, module)
-    return module["TABLE"]
-
-
-COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
-[COMPOSE_PURCHASES] = re.findall(
-    r"CREATE TABLE purchases \((.*)\);", COMPOSE["configs"]["billing-database"]["content"], re.DOTALL
-)
-
-
-class Conversion:
-    """The recipe "Join events with later events", with views from a topic and purchases from the billing database.
-
-    It remembers all views, and all purchases that were ever in `silver.purchases`.
-    """
-
-    def __init__(self, billing: Billing, topic: Topic) -> None:
-        name, self.billing, self.topic = billing.name, billing, topic
-        purchases = documented("guides/database-changes.md", "silver.purchases")
-        self.purchases = replace(
-            purchases,
-            name=f"silver.{name}",
-            source=Delta(billing.bronze.name),
-            properties={CHANGE_FEED_PROPERTY: "true"},
-        )
-        self.bronze_views = Flow(name=f"bronze.{name}_views", comment="as it came", source=Kafka(topic.name))
-        self.views = Flow(
-            name=f"silver.{name}_views",
-            comment="views of documents; of the receipt of a purchase with its amount",
-            source=Delta(self.bronze_views.name),
-            parse=Json("value", into=("view_id", "user", "document", "time", "receipt")),
-            lookups=(Lookup(self.purchases.name, on={"receipt": "id"}, columns=("amount",)),),
-            schema="view_id BIGINT, user STRING, document STRING, time TIMESTAMP, receipt BIGINT, "
-            f"amount DECIMAL(10,2), {ERRORS}",
-        )
-        sources = {"views": Delta(self.views.name), "purchases": Delta(self.purchases.name, changes=True)}
-        self.events = replace(
-            documented("guides/join-events.md", "silver.page_events"), name=f"silver.{name}_events", source=sources
-        )
-        gold = documented("guides/join-events.md", "gold.conversion_by_hour")
-        self.gold = replace(gold, name=f"gold.{name}", source=Delta(self.events.name))
-        self.flows = (billing.bronze, self.purchases, self.bronze_views, self.views, *self.events.flows, self.gold)
-        self.chance, self.seen, self.bought = random.Random(21), list[dict](), list[tuple[str, datetime]]()
-
-    def user_and_time(self, minutes: range) -> tuple[str, datetime]:
-        user, minute = self.chance.choice(("ada", "bob", "cleo")), self.chance.choice(minutes)
-        return user, datetime(2026, 3, 1, 20, tzinfo=UTC) + timedelta(minutes=minute)
-
-    def buy(self, count: int, minutes: range) -> None:
-        insert = f"INSERT INTO {self.billing.name} VALUES (DEFAULT, %s, 10, %s)"
-        for _ in range(count):
-            self.bought.append(self.user_and_time(minutes))
-            self.billing.connection.execute(insert, self.bought[-1])
-        self.billing.send_changes()
-
-    def view(self, count: int, minutes: range) -> None:
-        """Views of documents; each fourth is of the receipt of a purchase."""
-        for _ in range(count):
-            number, (user, time) = len(self.seen), self.user_and_time(minutes)
-            document, receipt = self.chance.choice("ab"), None if number % 4 else number // 4 + 1
-            self.seen.append({"view_id": number, "user": user, "document": document, "time": time, "receipt": receipt})
-        self.topic.send(*(json.dumps(view, default=datetime.isoformat) for view in self.seen[-count:]))
-
-    def assert_holds(self) -> None:
-        """Assert that gold is what plain Python computes from all views and purchases."""
-        events = [("view", view["user"], view["time"]) for view in self.seen]
-        events += [("purchase", user, time) for user, time in self.bought]
-        stored_events = Counter((row["kind"], row["user"], row["time"]) for row in rows_of(self.events.name))
-        assert stored_events == Counter(events)
-        expected_counts: dict[tuple, Counter] = {}
-        for view in self.seen:
-            later = [
-                kind
-                for kind, user, time in events
-                if user == view["user"] and view["time"] < time < view["time"] + timedelta(minutes=30)
-            ]
-            counts = expected_counts.setdefault((view["time"].replace(minute=0), view["document"]), Counter())
-            counts.update(views=1, conversions="purchase" in later, bounces=not later)
-        columns = ("views", "conversions", "bounces")
-        stored = {
-            (row["hour"], row["document"]): {name: row[name] for name in columns} for row in rows_of(self.gold.name)
-        }
-        assert stored == expected_counts
-        for table in self.flows:
-            verify.verify(table)
-
-
-@pytest.mark.parametrize("billing", [COMPOSE_PURCHASES], ids=["compose"], indirect=True)
-def test_page_views_are_joined_with_purchases_of_the_billing_database(
-    billing: Billing, topic: Topic, run_once, spark, monkeypatch
-):
-    conversion, connection, name = Conversion(billing, topic.create(2)), billing.connection, billing.name
-    conversion.buy(10, minutes=range(300))
-    conversion.view(30, minutes=range(300))
-    run_once(*conversion.flows)
-    conversion.assert_holds()
-    hour = int(datetime(2026, 3, 1, 21, tzinfo=UTC).timestamp())
-    Backfills(spark, conversion.flows).run(conversion.gold, hour, hour + 3600)
-    conversion.assert_holds()
-
-    # Purchases that change remain events. Late events of one hour change outcomes of the hour before.
-    connection.execute(f"UPDATE {name} SET amount = 20 WHERE id IN (8, 9)")
-    connection.execute(f"DELETE FROM {name} WHERE id IN (2, 9)")
-    with connection.transaction():
-        connection.execute(f"INSERT INTO {name} VALUES (99, 'ada', 10, '2026-03-01T20:00:00Z')")
-        connection.execute(f"DELETE FROM {name} WHERE id = 99")
-    late = range(120, 140)
-    conversion.buy(6, late)
-    conversion.view(12, late)
-    with kill_next_batch(monkeypatch, f"{conversion.events.name}.purchases", is_written=True):
-        run_once(*conversion.flows)
-    run_once(*conversion.flows)
-    conversion.assert_holds()
-    stored = sorted((row["id"], row["user"], row["amount"], row["time"]) for row in rows_of(conversion.purchases.name))
-    assert stored == connection.execute(f"SELECT * FROM {name} ORDER BY id").fetchall()
-    amounts = {row["receipt"]: row["amount"] for row in rows_of(conversion.views.name) if row["receipt"]}
-    assert amounts == {**{number: Decimal(10) for number in range(1, 12)}, 9: None}

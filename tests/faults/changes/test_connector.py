@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from include.examples import connector
 from include.ledger import verify
+from include.local import connector
 from include.settings import settings
 from include.spec import Debezium, Flow, Kafka, Table, Upsert
 from tests.support import expected
@@ -194,7 +194,7 @@ def capture(kafka_connect: Connect, database: Database, name: str) -> Iterator[A
         slots_by_form = {form: f"{name}_{form}" for form in forms}
         tables = ",".join(rf"public\.{table}" for table in (database.kinds, database.notes, database.signals))
         for form, slot in slots_by_form.items():
-            example = connector.debezium(database.connection, f"public.{database.kinds}", "", slot)
+            example = connector.debezium(database.connection, {f"public.{database.kinds}": ""}, slot)
             # Each table has a topic of its own.
             plain = {key: value for key, value in example.items() if not key.startswith("transforms")}
             properties = {

@@ -8,9 +8,11 @@ import pytest
 
 from include import catalog
 from include.errors import DeclarationError, UsageError
-from include.examples import FEEDS
-from include.local import up
+from include.examples import FEEDS, SHOP_FEEDS, SHOP_TOPICS, database
+from include.local import feeds
+from include.local.processes import Platform
 from tests.conftest import ROOT
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -23,11 +25,41 @@ def anew(own_settings) -> Iterator[None]:
 
 def test_examples_that_are_off_are_neither_declared_nor_fed(own_settings, anew):
     assert "gold.heart_rate_by_model" in catalog.load().tables
-    assert up._feed_modules() == FEEDS
+    assert (feeds.modules(), feeds.shop_modules()) == (FEEDS, SHOP_FEEDS)
     catalog.load.cache_clear()
     own_settings(SLUICE_EXAMPLES="off")
     assert catalog.load().tables == {}
-    assert up._feed_modules() == {}
+    assert (feeds.modules(), feeds.shop_modules()) == ({}, {})
+
+
+def test_the_database_of_the_shop_runs_only_where_a_table_reads_its_changes(anew, monkeypatch):
+    tables = {
+        name: table for name, table in catalog.load().tables.items() if set(table.origin.names) - set(SHOP_TOPICS)
+    }
+    monkeypatch.setattr(catalog, "load", lambda: catalog.Catalog(tables))
+    assert tables
+    assert (feeds.modules(), feeds.shop_modules()) == (FEEDS, {})
+
+
+def test_each_table_of_the_database_has_a_topic_and_each_topic_a_bronze_table(anew):
+    assert set(SHOP_TOPICS) == set(database.TABLES)
+    sources = {name: table.origin.names for name, table in catalog.load().tables.items() if table.layer == "bronze"}
+    assert {f"bronze.{topic}": (topic,) for topic in SHOP_TOPICS}.items() <= sources.items()
+
+
+def test_what_of_the_shop_does_not_run_is_said_with_the_reason(anew, tmp_path: Path):
+    platform = Platform(tmp_path)
+    for name in SHOP_FEEDS:
+        platform.start(name, ["sh", "-c", "echo 'sluice: check the network' >&2"], {"PATH": "/usr/bin:/bin"})
+    wait_until(lambda: not any(platform.find(name) for name in SHOP_FEEDS), 30)
+    assert feeds.notices(platform) == [
+        f"'{name}' does not run (check the network): fix that, then `make up` again" for name in SHOP_FEEDS
+    ]
+
+
+def test_the_files_of_the_examples_are_short():
+    files = (ROOT / "include" / "examples" / "tables").rglob("*.py")
+    assert sum(len(file.read_text().splitlines()) for file in files) < 350
 
 
 def test_the_setting_is_on_or_off(own_settings):

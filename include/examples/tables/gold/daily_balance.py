@@ -7,8 +7,7 @@ def transform(transactions):
     from pyspark.sql import functions as F
 
     days = transactions.groupBy(F.col("date").alias("day")).agg(
-        F.count("*").alias("transactions"),
-        F.sum("amount").cast("decimal(18,2)").alias("change"),
+        F.count("*").alias("transactions"), F.sum("amount").cast("decimal(18,2)").alias("change")
     )
     # One account: all its days in one order.
     return days.selectExpr("*", "CAST(sum(change) OVER (ORDER BY day) AS DECIMAL(18,2)) AS balance")

@@ -24,8 +24,7 @@ TABLE = Table(
         minute TIMESTAMP COMMENT 'start of the minute the readings lie in, UTC',
         readings BIGINT COMMENT 'number of readings',
         avg_heart_bpm DOUBLE COMMENT 'beats per minute',
-        min_heart_bpm INT COMMENT 'beats per minute',
-        max_heart_bpm INT COMMENT 'beats per minute',
+        min_heart_bpm INT COMMENT 'beats per minute', max_heart_bpm INT COMMENT 'beats per minute',
         kcal DECIMAL(19,3) COMMENT 'kilocalories burnt'
     """,
     transform=transform,

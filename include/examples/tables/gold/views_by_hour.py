@@ -7,8 +7,7 @@ def transform(views):
     from pyspark.sql import functions as F
 
     return views.groupBy("document_id", "hour").agg(
-        F.count("*").alias("views"),
-        F.count_distinct("user_id").alias("users"),
+        F.count("*").alias("views"), F.count_distinct("user_id").alias("users")
     )
 
 

@@ -28,8 +28,7 @@ TABLE = Table(
         referrer STRING COMMENT 'the page before; NULL also in views of schema 1, which do not tell',
         schema_id INT COMMENT 'the schema the view was written with',
         topic STRING COMMENT 'where the message came from',
-        partition INT,
-        offset BIGINT,
+        partition INT, offset BIGINT,
         _errors ARRAY<STRUCT<field: STRING, message: STRING>> COMMENT 'what could not be read, and why'
     """,
     time_column="time",
