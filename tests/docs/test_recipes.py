@@ -33,7 +33,8 @@ from tests.support.flows import rows_of
 GUIDES = ROOT / "docs" / "guides"
 NAMES = ("changes-of-keys", "history", "joins", "lookups", "join-events", "late-rows")
 RECIPES = [(GUIDES / f"{name}.md").read_text() for name in NAMES]
-FILE = re.compile(r"`include/tables/(\w+/\w+\.py)`(?:(?!```).)*```python\n(.*?)```", re.DOTALL)
+FILE = re.compile(r"`include/(?:examples/)?tables/(\w+/\w+\.py)`(?:(?!```).)*```python\n(.*?)```", re.DOTALL)
+SHIPPED_FILE = re.compile(r"`include/examples/tables/(\w+/\w+\.py)`:\n\n```python\n(.*?)```", re.DOTALL)
 # Tables that the pages describe without a file.
 OTHER_FILES = {
     f"bronze/{name}.py": "from include.spec import Kafka, Table\n"
@@ -53,28 +54,14 @@ TABLE = Table(
     schema="{CHANGES}, {ERRORS}",
 )
 """
+SHIPPED = ROOT / "include" / "examples" / "tables"
+# Those that `join-events` reads.
+for name in ("bronze/page_views.py", "silver/page_views.py", "bronze/purchases.py", "silver/purchases.py"):
+    OTHER_FILES[name] = (SHIPPED / name).read_text()
 EVENTS = {
-    "document_views": ("view_id", "view_id BIGINT, user STRING, document STRING, time TIMESTAMP"),
-    "purchases": ("id", "id BIGINT, user STRING, time TIMESTAMP, sequence BIGINT"),
+    "page_views": "view_id STRING, user_id STRING, document_id STRING, time TIMESTAMP",
+    "purchases": "id BIGINT, user_id STRING, time TIMESTAMP, _sequence BIGINT",
 }
-OTHER_FILES["silver/document_views.py"] = f"""
-from include.spec import Append, Delta, Table
-TABLE = Table(
-    name="silver.document_views",
-    comment="views",
-    source=Delta("bronze.orders"),
-    schema="{EVENTS["document_views"][1]}",
-    transform="SELECT offset AS view_id, topic AS user, topic AS document, timestamp AS time FROM source",
-)
-"""
-OTHER_FILES["silver/purchases.py"] = f"""
-from include.spec import Delta, Table, Upsert
-TABLE = Table(
-    name="silver.purchases", comment="sales", source=Delta("bronze.orders"), schema="{EVENTS["purchases"][1]}",
-    transform="SELECT offset AS id, topic AS user, timestamp AS time, offset AS sequence FROM source",
-    write=Upsert(("id",), sequence_by="sequence"),
-)
-"""
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -254,23 +241,37 @@ def test_views_are_joined_with_the_purchases_that_follow_them(spark: SparkSessio
     events, conversions = tables.tables["silver.page_events"], tables.tables["gold.conversion_by_hour"]
 
     def arrive(name: str, *rows: tuple) -> None:
-        key, schema = EVENTS[name]
         table = tables.tables[f"silver.{name}"]
         create_table.create(spark, table)
-        values = [{key: number, "time": NOON + timedelta(minutes=minute), **fields} for number, minute, fields in rows]
-        append(table.name, values, schema)
+        append(
+            table.name,
+            [{"time": NOON + timedelta(minutes=minute), **fields} for minute, fields in rows],
+            EVENTS[name],
+        )
 
     def outcomes() -> set[tuple]:
         run_once(*events.flows, conversions)
-        columns = ("hour", "document", "views", "conversions", "bounces")
+        columns = ("hour", "document_id", "views", "conversions", "bounces")
         return {tuple(row[column] for column in columns) for row in rows_of(conversions.name)}
 
-    ada, bob = {"user": "ada", "document": "a"}, {"user": "bob", "document": "b"}
-    arrive("document_views", (1, 50, ada), (2, 10, bob), (3, 20, bob))
-    arrive("purchases", (1, 90, {"user": "bob", "sequence": 1}))
+    def view(number: int, user: str, document: str) -> dict:
+        return {"view_id": f"view-{number}", "user_id": user, "document_id": document}
+
+    def purchase(number: int, user: str) -> dict:
+        return {"id": number, "user_id": user, "_sequence": number}
+
+    arrive("page_views", (50, view(1, "ada", "a")), (10, view(2, "bob", "b")), (20, view(3, "bob", "b")))
+    arrive("purchases", (90, purchase(1, "bob")))
     assert outcomes() == {(NOON, "a", 1, 0, 1), (NOON, "b", 2, 0, 1)}
-    arrive("purchases", (2, 70, {"user": "ada", "sequence": 2}), (3, 25, {"user": "bob", "sequence": 3}))
+    arrive("purchases", (70, purchase(2, "ada")), (25, purchase(3, "bob")))
     assert outcomes() == {(NOON, "a", 1, 1, 0), (NOON, "b", 2, 2, 0)}
+
+
+def test_a_file_of_the_examples_stands_in_a_page_as_it_is_shipped():
+    printed = [entry for page in GUIDES.glob("*.md") for entry in SHIPPED_FILE.findall(page.read_text())]
+    assert len(printed) == 3
+    for name, text in printed:
+        assert text == (SHIPPED / name).read_text()
 
 
 def test_a_nested_object_is_taken_apart_and_a_time_without_a_zone_is_utc(spark: SparkSession):
