@@ -75,9 +75,13 @@ def home(tmp_path_factory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as environment:
         directory = tmp_path_factory.mktemp("recipes")
         environment.setenv("SLUICE_HOME", str(directory))
+        # The flows of the examples that have these names, too, do not run here, and nothing shall wait for them.
+        environment.setenv("SLUICE_EXAMPLES", "off")
         settings.cache_clear()
+        catalog.load.cache_clear()
         yield directory
     settings.cache_clear()
+    catalog.load.cache_clear()
 
 
 @pytest.fixture(scope="module")
