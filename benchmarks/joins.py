@@ -44,7 +44,7 @@ STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreP
 
 def lookups(spark: SparkSession, keys: int, batches: int, rounds: int) -> None:
     """Measure batches of a flow that looks into a table of `keys` rows, and of one that does not."""
-    dimension = "silver.customers"
+    dimension = "silver.visitors"
     customers = numpy.arange(keys)
     names = pa.array([f"customer {number}" for number in customers])
     write_deltalake(path_of(dimension), pa.table({"customer": customers, "name": names}))

@@ -11,4 +11,7 @@ SHOP_FEEDS = {
     CONNECTOR: "include.examples.capture",
     SHOP: "include.examples.purchases",
 }
-SHOP_TOPICS = ("purchases", "customers")
+# By table of its database.
+SHOP_TOPICS = {"purchases": "shop.purchases", "customers": "shop.customers"}
+# What they write below the home directory.
+SHOP_FOLDERS = ("shop", "connect/shop")

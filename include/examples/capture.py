@@ -21,7 +21,7 @@ def main() -> None:
     config = settings()
     artifacts.fetch(config.jars, java.home(), install.cache() / "ivy", [connect.CLASS_PATH])
     connection = database.wait()
-    topics = {f"public.{topic}": topic for topic in SHOP_TOPICS}
+    topics = {f"public.{table}": topic for table, topic in SHOP_TOPICS.items()}
     connector.require(connection, topics, SLOT)
     connector.send_changes(connection, topics, SLOT)
 

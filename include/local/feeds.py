@@ -42,9 +42,9 @@ def notices(platform: Platform) -> list[str]:
 def _tables_of_changes() -> list[str]:
     if not catalog.has_examples():
         return []
-    topics = {*import_module(catalog.EXAMPLES).SHOP_TOPICS}
+    topics = {*import_module(catalog.EXAMPLES).SHOP_TOPICS.values()}
     flows = catalog.load().flows.values()
-    return [flow.name for flow in flows if not flow.origin.cluster and topics & {*flow.origin.names}]
+    return [flow.name for flow in flows if not flow.source.cluster and topics & {*flow.source.names}]
 
 
 def _reason(platform: Platform, name: str) -> str:

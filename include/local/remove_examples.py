@@ -7,6 +7,7 @@ and landed files. A merge of a newer Sluice may add examples again: run it again
 import ast
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 from include import catalog
@@ -59,6 +60,7 @@ def written_paths(config: Settings, tables: dict[str, Table]) -> list[LakePath]:
         *(locations.table_path(name, config) for name in table_names),
         *(locations.checkpoints(flow.flow, config) for flow in flows),
         *landing_folders,
+        *(config.home / folder for folder in import_module(catalog.EXAMPLES).SHOP_FOLDERS),
     ]
 
 

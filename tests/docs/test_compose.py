@@ -5,7 +5,6 @@ from pathlib import Path
 
 import yaml
 
-from include.examples import database
 from tests.conftest import ROOT
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
@@ -69,9 +68,3 @@ def test_the_billing_database_starts_on_demand_alone_and_no_other_service_knows_
 def test_every_variable_of_the_file_is_in_the_example_of_env():
     examples = re.findall(r"^#(\w+)=$", (ROOT / ".env.example").read_text(), re.MULTILINE)
     assert set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yaml").read_text())) <= set(examples)
-
-
-def test_the_billing_database_has_the_purchases_of_the_shop():
-    content = COMPOSE["configs"]["billing-database"]["content"]
-    [columns] = re.findall(r"CREATE TABLE purchases \((.*)\);", content, re.DOTALL)
-    assert columns.split() == database.TABLES["purchases"].split()

@@ -153,7 +153,7 @@ def billing(server: Server, kafka_connect: Connect, name: str) -> Iterator[Billi
     topic.delete()
 
 
-def explained(billing: Billing, silver: Table, key: bytes) -> list[str]:
+def explained(billing: Billing, silver: Flow, key: bytes) -> list[str]:
     """For each change of this key in the topic, what `explain` says of it in silver."""
     tables = Catalog({table.name: table for table in (billing.bronze, silver)})
     messages = [message for message in billing.messages() if message.key == key]

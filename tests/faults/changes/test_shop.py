@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from include import catalog
 from include.engine.jobs import refresh
-from include.examples import database, purchases
+from include.examples import SHOP_TOPICS, database, purchases
 from include.examples.events import Event
 from include.examples.views import USERS, _long, _optional, _text, views
 from include.lake import locations
@@ -53,7 +53,7 @@ class Shop:
         address = f"host=127.0.0.1 port={server.port} user=sluice dbname={name}"
         self.connection = psycopg.connect(address, autocommit=True)
         database.create_tables(self.connection)
-        self.topics = {topic: Topic(settings().kafka).create(2) for topic in ("purchases", "customers", "page-views")}
+        self.topics = {topic: Topic(settings().kafka).create(2) for topic in (*SHOP_TOPICS.values(), "page-views")}
         self.tables = {table: self._own(catalog.load().table(table)) for table in (*CONVERSION, *CUSTOMERS)}
         self.bought: dict[int, tuple[str, datetime]] = {}
 
@@ -87,7 +87,7 @@ class Shop:
     def send_changes(self) -> None:
         """Wait until the topics have all changes that were made so far."""
         if self.name not in self._connect.worker.connectors:
-            topics = {f"public.{table}": self.topics[table].name for table in database.TABLES}
+            topics = {f"public.{table}": self.topics[topic].name for table, topic in SHOP_TOPICS.items()}
             self._connect.add(self.name, connector.debezium(self.connection, topics, self.name))
         self._connect.wait_for_changes(self.connection, self.name)
 
@@ -251,7 +251,7 @@ def history_of(shop: Shop) -> list[tuple]:
 def expected_history(shop: Shop) -> list[tuple]:
     """What the messages of the connector say, by the clock of the database."""
     by_user: dict[str, list[tuple]] = {}
-    for message in shop.messages("customers"):
+    for message in shop.messages(SHOP_TOPICS["customers"]):
         if message.value is None:
             continue
         event = json.loads(message.value)

@@ -1,16 +1,19 @@
 """The shipped examples are ordinary tables, and a project can switch them off."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from include import catalog
 from include.errors import DeclarationError, UsageError
 from include.examples import FEEDS, SHOP_FEEDS, SHOP_TOPICS, database
 from include.local import feeds
 from include.local.processes import Platform
+from include.spec import Kafka
 from tests.conftest import ROOT
 from tests.support.waiting import wait_until
 
@@ -34,16 +37,24 @@ def test_examples_that_are_off_are_neither_declared_nor_fed(own_settings, anew):
 
 def test_the_database_of_the_shop_runs_only_where_a_table_reads_its_changes(anew, monkeypatch):
     tables = catalog.load().tables
-    without_changes = {name: table for name, table in tables.items() if not {*table.origin.names} & {*SHOP_TOPICS}}
+    without_changes = {name: table for name, table in tables.items() if not isinstance(table.source, Kafka)}
+    assert {*tables} - {*without_changes} > {f"bronze.{table}" for table in SHOP_TOPICS}
     with monkeypatch.context() as patch:
         patch.setattr(catalog, "load", lambda: catalog.Catalog(without_changes))
         assert (feeds.modules(), feeds.shop_modules()) == (FEEDS, {})
 
 
 def test_each_table_of_the_database_has_a_topic_and_each_topic_a_bronze_table(anew):
-    assert set(SHOP_TOPICS) == set(database.TABLES)
-    sources = {name: table.origin.names for name, table in catalog.load().tables.items() if table.layer == "bronze"}
-    assert {f"bronze.{topic}": (topic,) for topic in SHOP_TOPICS}.items() <= sources.items()
+    assert SHOP_TOPICS.keys() == database.TABLES.keys()
+    sources = {f"bronze.{table}": Kafka(topic) for table, topic in SHOP_TOPICS.items()}
+    assert {name: catalog.load().table(name).source for name in sources} == sources
+
+
+def test_docker_compose_offers_the_table_of_purchases_for_a_trial():
+    compose = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
+    content = compose["configs"]["billing-database"]["content"]
+    [columns] = re.findall(r"CREATE TABLE purchases \((.*)\);", content, re.DOTALL)
+    assert columns.split() == database.TABLES["purchases"].split()
 
 
 def test_what_of_the_shop_does_not_run_is_said_with_the_reason(anew, tmp_path: Path):

@@ -12,9 +12,9 @@ def test_a_rule_has_a_name_that_says_what_it_wants():
         not_null("a", "b"),
         one_of("status", ["x"]),
         unique("a", "b"),
-        references("customer_id", "silver.customers", "id"),
+        references("customer_id", "silver.clients", "id"),
     ]
-    names = ["a and b not null", "status in set", "a and b unique", "customer_id in silver.customers"]
+    names = ["a and b not null", "status in set", "a and b unique", "customer_id in silver.clients"]
     assert [rule.name for rule in rules] == names
     assert {rule.otherwise for rule in rules} == {"quarantine"}
     assert not_null("a", name="known", otherwise="fail") == Expect("known", "`a` IS NOT NULL", "fail", ("a",))

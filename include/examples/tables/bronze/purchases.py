@@ -5,5 +5,5 @@ from include.spec import Kafka, Table
 TABLE = Table(
     name="bronze.purchases",
     comment="Every change of the purchases in the shop's database, as it came",
-    source=Kafka("purchases"),
+    source=Kafka("shop.purchases"),
 )

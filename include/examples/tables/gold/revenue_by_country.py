@@ -1,8 +1,8 @@
 """What the customers of each country have bought: a view, recomputed each night."""
 
-from include.spec import Delta, Replace, Table
+from include.spec import Delta, View
 
-TABLE = Table(
+TABLE = View(
     name="gold.revenue_by_country",
     comment="What the customers of each country have bought",
     source={"purchases": Delta("silver.purchases"), "customers": Delta("silver.customers")},
@@ -11,6 +11,5 @@ TABLE = Table(
         SELECT country, count(*) AS purchases, sum(amount) AS amount
         FROM purchases LEFT JOIN customers USING (user_id) GROUP BY country
     """,
-    write=Replace(),
     schedule="45 3 * * *",
 )
