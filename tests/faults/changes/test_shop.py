@@ -22,7 +22,7 @@ from include.lake import locations
 from include.ledger import verify
 from include.local import connector
 from include.settings import settings
-from include.spec import Delta, Kafka, Table
+from include.spec import Delta, Flow, Kafka, Table
 from tests.support import expected
 from tests.support.backfills import Backfills
 from tests.support.commits import kill_next_batch
@@ -73,7 +73,7 @@ class Shop:
         layer, name = table.split(".")
         return f"{layer}.{self.name}_{name}"
 
-    def flows(self, *names: str) -> tuple[Table, ...]:
+    def flows(self, *names: str) -> tuple[Flow, ...]:
         """The flows of these tables."""
         return tuple(flow for name in names for flow in self.tables[name].flows)
 
