@@ -64,10 +64,11 @@ test: test-setup ## each guarantee at least once, in about 12 minutes on two cor
 test-rest: test-setup ## what `make test` leaves out
 	@$(SIDE_BY_SIDE) MARKED=slow
 
-test-all: test test-rest ## both, in about 50 minutes on two cores
+test-all: test-setup ## all tests at once, which is quicker than the two above in turn
+	@$(SIDE_BY_SIDE)
 
-test-setup: setup s3 connect class-data
-	-@$(MAKE) --no-print-directory store
+test-setup: setup s3 connect
+	-@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target class-data store
 
 test-platforms: setup s3 connect ## of all tests, unit tests, and those that start platforms and drivers of their own
 	@$(IN_VENV) -m pytest -m "$(MARKED)" $(PLATFORMS)
