@@ -82,7 +82,7 @@ def test_what_cannot_be_done_is_refused_before_anybody_is_asked(monkeypatch, tmp
 @only_in_full_runs
 def test_a_table_is_made_anew_once_a_person_approved_it_and_those_below_it_follow(pipeline, person):
     pipeline.produce(random_events(1, count=500))
-    assert pipeline.run("--once").returncode == 0
+    pipeline.run_once()
     rows_before, dag = pipeline.count(SILVER), f"full_refresh.{SILVER}"
     run = person.trigger(dag, FORM)
     person.wait_for_question(run, dag)
@@ -95,6 +95,6 @@ def test_a_table_is_made_anew_once_a_person_approved_it_and_those_below_it_follo
     assert [(job.table, job.state) for job in jobs] == [(GOLD, "done"), (SILVER, "done")]
     assert pipeline.count(SILVER) == rows_before
     pipeline.produce(random_events(2, count=500))
-    assert pipeline.run("--once").returncode == 0
+    pipeline.run_once()
     pipeline.assert_nothing_lost_or_doubled()
     pipeline.assert_the_ledger_agrees()

@@ -80,10 +80,10 @@ def test_without_an_approval_nothing_is_done_and_that_is_written_down(home, answ
 @only_in_full_runs
 def test_a_table_is_put_back_once_a_person_approved_it_and_made_again(pipeline, person):
     pipeline.produce(random_events(1, count=500))
-    assert pipeline.run("--once").returncode == 0
+    pipeline.run_once()
     target_time = datetime.now(UTC).isoformat()
     pipeline.produce(random_events(2, count=500))
-    assert pipeline.run("--once").returncode == 0
+    pipeline.run_once()
     rows_before = pipeline.count(SILVER)
     run = person.trigger(DAG, {"table": SILVER, "to": target_time, "reason": "a test"})
     person.wait_for_question(run, DAG)
@@ -94,6 +94,6 @@ def test_a_table_is_put_back_once_a_person_approved_it_and_made_again(pipeline, 
     assert person.tasks(run, DAG)["rewind"] == "success"
     assert 0 < pipeline.count(SILVER) < rows_before
     assert [job.state for job in store.newest(pipeline.control, Rewind)] == ["done"]
-    assert pipeline.run("--once").returncode == 0
+    pipeline.run_once()
     pipeline.assert_nothing_lost_or_doubled()
     pipeline.assert_the_ledger_agrees()

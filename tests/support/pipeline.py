@@ -83,6 +83,12 @@ class Pipeline:
         """
         return self._run("stream.py", arguments, {**self.environment, **settings})
 
+    def run_once(self) -> str:
+        """Run the flows of the trackers to the present ends of their sources. Returns what the job prints."""
+        result = self.run("--once", *(argument for name in TABLES for argument in ("--flow", name)))
+        assert result.returncode == 0, result.stdout
+        return result.stdout
+
     def backfill(self, *arguments: str) -> subprocess.CompletedProcess:
         """Run spark-submit jobs/backfill.py to its end."""
         return self._run("backfill.py", arguments, self.environment)
@@ -240,6 +246,11 @@ def pipeline_at(home: Path, address: str, settings: dict[str, str]) -> Pipeline:
     """Create a pipeline with an empty broker at this address."""
     create_topic(address, TOPIC, 3)
     create_topic(address, views.TOPIC, 3)
+    return pipeline_without_broker(home, address, settings)
+
+
+def pipeline_without_broker(home: Path, address: str, settings: dict[str, str]) -> Pipeline:
+    """Create a pipeline for a broker at this address, which need not run."""
     config = from_environment(
         {
             "SLUICE_HOME": str(home),

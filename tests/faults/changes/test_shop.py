@@ -29,7 +29,7 @@ from tests.support.commits import kill_next_batch
 from tests.support.connect import Connect
 from tests.support.expected import changes as expected_changes
 from tests.support.expected import views as expected_views
-from tests.support.flows import FULL, rows_of
+from tests.support.flows import FULL, only_in_full_runs, rows_of
 from tests.support.postgresql import Server
 from tests.support.topic import Topic
 
@@ -205,11 +205,12 @@ def test_conversion_is_right_also_after_late_rows(shop: Shop, run_once, spark: S
         assert assert_conversion_is_right(shop) == after
 
 
+@only_in_full_runs
 def test_customers_and_their_history_are_those_of_the_database(shop: Shop, run_once, spark: SparkSession):
     chance = random.Random(5)
     purchases.open_shop(shop.connection, seed=5)
     shop.send_changes()
-    for _ in range(3 if FULL else 1):
+    for _ in range(2):
         # Few users, so that a customer moves, leaves and returns.
         for _ in range(40):
             user, country = f"user-{chance.randrange(5):03d}", chance.choice(purchases.COUNTRIES)

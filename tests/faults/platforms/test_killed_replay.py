@@ -46,7 +46,7 @@ def readings(rows: list[dict]) -> list[tuple]:
 def test_a_replay_that_is_killed_again_and_again_puts_each_mended_row_back_once(pipeline: Pipeline, spark, capsys):
     rng = random.Random(SEED)
     pipeline.produce(random_events(1))
-    assert pipeline.run("--once").returncode == 0
+    pipeline.run_once()
     path = pipeline.home / "lake" / QUARANTINE.replace(".", "/")
     spark.sql(f"UPDATE delta.`{path}` SET heart_bpm = {CORRECTED_BPM} WHERE device_id IS NOT NULL AND time IS NOT NULL")
     corrected_rows = [row for row in pipeline.rows(QUARANTINE) if row["heart_bpm"] == CORRECTED_BPM]

@@ -71,5 +71,5 @@ def test_a_flow_that_is_no_longer_wanted_stops_and_the_others_go_on(pipeline: Pi
     assert driver.wait(60) == 0, pipeline.log.read_text()[-3000:]
     for flow in ("bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"):
         pipeline.set_desired_state(flow, "running")
-    assert pipeline.run("--once").returncode == 0
+    pipeline.run_once()
     pipeline.assert_nothing_lost_or_doubled()
