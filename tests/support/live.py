@@ -215,3 +215,4 @@ def running_platform(home: Path, **settings: str) -> Iterator[Live]:
         yield live
     finally:
         live.down()
+        live.control.dispose()

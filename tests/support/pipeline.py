@@ -75,6 +75,8 @@ class Pipeline:
         for process in self.submitted:
             if process.poll() is None:
                 self.kill(process, "both")
+        # An engine that is forgotten with open connections is a warning in any later test.
+        self.control.dispose()
 
     def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess:
         """Run spark-submit jobs/stream.py to its end, with changed `SLUICE_*` settings.
