@@ -31,7 +31,7 @@ MARKED :=
 dev docs test test-rest test-all test-setup test-platforms test-tables faults-on-s3 soak lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 connect store class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-tables lint lock docs screenshot recording bench faults faults-on-s3 soak mutants clean
+.PHONY: help setup dev s3 connect store class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-tables lint lock docs compose-env screenshot recording bench faults faults-on-s3 soak mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,9 @@ store: venv ## the local S3 store, built by Go in 80 seconds, 61 MB
 
 class-data: setup ## the archive of classes that makes drivers start sooner, 200 MB; `make up` makes it by itself
 	@$(IN_VENV) -m include.local.class_data
+
+compose-env: ## write the secrets of docker-compose.yaml into .env; `docker compose up` starts everything in containers
+	@"$(PYTHON)" -m include.containers.compose_env
 
 venv:
 	@"$(PYTHON)" -m include.local.install $(DEV)

@@ -1,20 +1,26 @@
 """Tasks that several DAGs have: a bounded Spark job, and an approval."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 from airflow.configuration import conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import Context, XComArg
+from airflow.sdk.exceptions import AirflowException
 
+from include import logs
 from include.airflow.launchers import launch
+from include.airflow.launchers.standalone import Standalone
 from include.settings import ROOT, settings
 
 APPROVE, REJECT = "Approve", "Reject"
 RETRY_DELAY = timedelta(minutes=1)
+POLL_SECONDS = 2
 # Airflow's simple auth manager, whose users are in Airflow's configuration.
 SIMPLE = "SimpleAuthManager"
 
@@ -58,6 +64,35 @@ def _has_several_users() -> bool:
     return not is_open and len(conf.getlist("core", "simple_auth_manager_users")) > 1
 
 
+class SparkJobOperator(SparkSubmitOperator):
+    """One spark-submit. On a standalone cluster, where that takes no Python in cluster mode, by its REST API."""
+
+    handle: str | None = None
+
+    def execute(self, context: Context) -> None:
+        cluster = launch.launcher()
+        if isinstance(cluster, Standalone):
+            self._run_on(cluster)
+        else:
+            super().execute(context)
+
+    def on_kill(self) -> None:
+        cluster = launch.launcher()
+        if self.handle and isinstance(cluster, Standalone):
+            cluster.kill(self.handle)
+        else:
+            super().on_kill()
+
+    def _run_on(self, cluster: Standalone) -> None:
+        arguments = [str(argument) for argument in self.application_args or []]
+        self.handle = cluster.submit(Path(self.application), arguments, self.name.removeprefix("sluice "))
+        logs.info(f"its output: {cluster.log('', self.handle)}")
+        while not (state := cluster.state(self.handle)):
+            time.sleep(POLL_SECONDS)
+        if state != "FINISHED":
+            raise AirflowException(f"the job is {state}: read {cluster.log('', self.handle)}")
+
+
 def job(
     task_id: str,
     module: str,
@@ -65,11 +100,11 @@ def job(
     name: str,
     retries: int = 0,
     first: Callable[[Context], None] | None = None,
-) -> SparkSubmitOperator:
+) -> SparkJobOperator:
     """One spark-submit of `jobs/<module>.py`. retries: for a job whose retry completes a killed one. first: called
     before the job, and may skip it.
     """
-    return SparkSubmitOperator(
+    return SparkJobOperator(
         task_id=task_id,
         conn_id=launch.CONNECTION,
         application=str(ROOT / "jobs" / f"{module}.py"),

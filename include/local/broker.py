@@ -13,6 +13,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from include import catalog
 from include.errors import SetupError, UsageError
 from include.kafka import cluster
 from include.kafka.broker import Topics
@@ -78,24 +79,26 @@ class Broker:
     def prepare(self) -> None:
         """Write the configuration, and format the data directory if it does not exist. Raises SetupError."""
         (self.directory / "tmp").mkdir(parents=True, exist_ok=True)
-        data = self.directory / "data"
-        values = {
-            "host": HOST,
-            "port": self.port,
-            "controller_port": self.controller_port,
-            "data": environment.java_property(str(data)),
-        }
-        (self.directory / "server.properties").write_text(PROPERTIES.format(**values))
+        properties, data = self.directory / "server.properties", self.directory / "data"
+        properties.write_text(self.configuration())
         (self.directory / "log4j2.properties").write_text(LOGGING)
         if (data / "meta.properties").exists():
             return
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        properties = self.directory / "server.properties"
-        # With `=`, because an id may begin with a dash.
-        arguments = ["format", "--standalone", f"--cluster-id={cluster_id}", "-c", str(properties)]
+        arguments = ["format", *self.format_options(), "-c", str(properties)]
         result = subprocess.run(self._java("kafka.tools.StorageTool", *arguments), capture_output=True, text=True)
         if result.returncode:
             raise SetupError(f"{data} could not be formatted for Kafka: delete it if it is damaged\n{result.stderr}")
+
+    def configuration(self) -> str:
+        """The text of `server.properties`."""
+        data = environment.java_property(str(self.directory / "data"))
+        return PROPERTIES.format(host=HOST, port=self.port, controller_port=self.controller_port, data=data)
+
+    def format_options(self) -> list[str]:
+        """How its data directory is formatted."""
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # With `=`, because an id may begin with a dash.
+        return ["--standalone", f"--cluster-id={cluster_id}"]
 
     def command(self) -> list[str]:
         """The command that runs the broker in the foreground. SIGTERM stops it cleanly."""
@@ -170,6 +173,12 @@ def own_broker(config: Settings, java_home: Path) -> Broker | None:
             f"properties file of a cluster that runs already in SLUICE_KAFKA_CONFIG"
         )
     return Broker(config.home / "kafka", config.jars, java_home, int(port), int(port) + 1)
+
+
+def declared_topics() -> set[str]:
+    """The topics of the default cluster. Those of others are for their owners to create."""
+    sources = [flow.source for flow in catalog.load().flows.values()]
+    return {name for source in sources if not source.cluster for name in source.names}
 
 
 def create_topics(names: Iterable[str]) -> str:

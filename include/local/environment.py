@@ -146,9 +146,14 @@ def write_spark(config: Settings, java_home: Path) -> dict[str, str]:
     values = {"jars": driver_class_path(config), "options": java_options(options)}
     values = {name: java_property(value) for name, value in values.items()}
     (spark / "spark-defaults.conf").write_text(SPARK_DEFAULTS.format(**values))
-    quiet = [f"logger.{name}.name = {logger}\nlogger.{name}.level = error" for name, logger in QUIET.items()]
-    (spark / "log4j2.properties").write_text(SPARK_LOGGING.format(quiet="\n".join(quiet)))
+    (spark / "log4j2.properties").write_text(spark_logging())
     return _variables(config, java_home)
+
+
+def spark_logging() -> str:
+    """The text of Spark's configuration of logs."""
+    quiet = [f"logger.{name}.name = {logger}\nlogger.{name}.level = error" for name, logger in QUIET.items()]
+    return SPARK_LOGGING.format(quiet="\n".join(quiet))
 
 
 def process_environment(variables: dict[str, str], java_home: Path) -> dict[str, str]:

@@ -24,7 +24,7 @@ from include.errors import SetupError, report
 from include.kafka import cluster
 from include.local import airflow, artifacts, environment, feeds, home, install, java, object_store, sql_server
 from include.local.airflow import Airflow
-from include.local.broker import HOST, Broker, create_topics, own_broker
+from include.local.broker import HOST, Broker, create_topics, declared_topics, own_broker
 from include.local.processes import Platform, StallTimer
 from include.local.status import summary
 from include.monitoring import status
@@ -154,7 +154,7 @@ def _start(config: Settings, platform: Platform, services: Airflow, java_home: P
             *(ANSWER_SECONDS, lambda: _require(platform, [BROKER], "the Kafka broker starts")),
             lambda: platform.logged_bytes(BROKER),
         )
-    _print_progress(f"Kafka broker answers at {create_topics(_topics())}")
+    _print_progress(f"Kafka broker answers at {create_topics(declared_topics())}")
     for name in feeds.start(platform, feeds.modules() | feeds.shop_modules(), services.variables):
         _print_progress(f"the process '{name}' feeds the examples")
 
@@ -227,12 +227,6 @@ def _is_gold_missing(empty_tables: list[str]) -> bool:
     return bool(gold) and all(table in empty_tables for table in gold)
 
 
-def _topics() -> set[str]:
-    """The topics of the default cluster. Those of others are for their owners to create."""
-    sources = [flow.source for flow in catalog.load().flows.values()]
-    return {name for source in sources if not source.cluster for name in source.names}
-
-
 def _require_ports(config: Settings, platform: Platform, broker: Broker | None) -> None:
     ports = [(airflow.API, config.airflow_port, "SLUICE_AIRFLOW_PORT")]
     ports += [(sql_server.NAME, port, setting) for setting, port in sql_server.ports(config).items()]
@@ -295,7 +289,7 @@ def _first_step(config: Settings) -> str:
     """The advice how to load the first rows."""
     flows = catalog.load().flows.values()
     folders = [config.folder(flow.source_as(Files).path) for flow in flows if flow.source.reads_files]
-    if topics := sorted(_topics()):
+    if topics := sorted(declared_topics()):
         return f"send records to topic {' or '.join(topics)} of the broker at {cluster.named(None)}"
     if folders:
         return f"put files into {' or '.join(folders)}"

@@ -41,6 +41,10 @@ def connect(monkeypatch):
             Standalone("spark://m:7077", "https://m:6067"),
         ),
         (
+            {"host": "spark://m", "port": 7077, "password": "key", "extra": CLUSTER},
+            Standalone("spark://m:7077", "http://m:6066", "key"),
+        ),
+        (
             {"host": "k8s://https://m", "port": 6443, "extra": {**CLUSTER, "namespace": "n"}},
             Kubernetes("k8s://https://m:6443", "n"),
         ),

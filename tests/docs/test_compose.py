@@ -1,70 +1,114 @@
-"""docker-compose.yaml, as far as a test can check it without a container engine."""
+"""docker-compose.yaml and the Dockerfile, as far as a test can check them without a container engine."""
 
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
+from include.containers import compose_env
 from tests.conftest import ROOT
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
+SERVICES = COMPOSE["services"]
+WITHOUT_SLUICE = {"postgres"}
+SECRETS = [name for name in compose_env.VALUES if name != "KAFKA_CLUSTER_ID"]
+# The services that may know a secret.
+AIRFLOW = {name for name in SERVICES if name.startswith("airflow-")} | {"supervisor-watchdog"}
+PLATFORM = AIRFLOW | {"spark-worker-1", "spark-worker-2", "kafka-topics", "examples"}
+KNOWN_BY = {
+    "AIRFLOW_ADMIN_PASSWORD": {"airflow-api-server"},
+    "AIRFLOW_API_SECRET": AIRFLOW,
+    "AIRFLOW_DATABASE_PASSWORD": AIRFLOW | {"postgres"},
+    "AIRFLOW_FERNET_KEY": AIRFLOW,
+    "AIRFLOW_JWT_SECRET": AIRFLOW,
+    "CONTROL_DATABASE_PASSWORD": PLATFORM | {"postgres"},
+    "SPARK_AUTH_SECRET": {"spark-master", "spark-worker-1", "spark-worker-2"},
+    "SPARK_REST_KEY": AIRFLOW | {"spark-master"},
+}
+MIB = {"m": 1, "g": 1024}
 
 
-def test_every_image_is_pinned_to_a_version_and_is_one_of_the_four():
-    for name, service in COMPOSE["services"].items():
-        image, _, tag = service["image"].partition(":")
-        assert image in {"apache/kafka", "apache/airflow", "apache/spark", "postgres"}, name
-        assert re.match(r"\d+\.\d+", tag), f"{name} floats on '{tag}'"
+def test_every_image_is_built_here_on_a_base_with_a_version():
+    assert {service["image"] for service in SERVICES.values()} == {"sluice", "sluice-postgres"}
+    assert all("build" in service for service in SERVICES.values())
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.MULTILINE)
+    bases = set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) - {*stages}
+    assert bases == {"debian:bookworm-slim"}
 
 
 def test_every_service_that_another_waits_for_exists():
-    for name, service in COMPOSE["services"].items():
-        dependencies = set(service.get("depends_on", {}))
-        assert dependencies <= set(COMPOSE["services"]), name
+    for name, service in SERVICES.items():
+        assert set(service.get("depends_on", {})) <= set(SERVICES), name
 
 
-def test_every_airflow_service_shares_the_secret_and_knows_the_execution_api():
-    airflow = {
-        name: definition
-        for name, definition in COMPOSE["services"].items()
-        if definition["image"].startswith("apache/airflow")
-    }
-    assert len(airflow) >= 4
-    for name, service in airflow.items():
-        environment = service["environment"]
-        assert "AIRFLOW__API_AUTH__JWT_SECRET" in environment, name
-        assert environment["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"].endswith("/execution/"), name
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_secret_is_known_where_it_is_needed_alone(secret: str):
+    knowing = {name for name, service in SERVICES.items() if secret in str(service.get("environment", {}))}
+    assert knowing == KNOWN_BY[secret]
 
 
-def test_airflow_is_the_version_of_the_lock():
-    version = re.search(r"^apache-airflow==([\d.]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE).group(1)
-    images = {
-        service["image"] for service in COMPOSE["services"].values() if service["image"].startswith("apache/airflow")
-    }
-    assert images == {f"apache/airflow:{version}-python3.11"}
+def test_no_service_runs_as_root_or_writes_outside_of_its_volumes():
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    postgres, _, others = dockerfile.partition(" AS sluice")
+    assert re.findall(r"^USER (\S+)$", postgres, re.MULTILINE) == ["postgres"]
+    assert re.findall(r"^USER (\S+)$", others, re.MULTILINE) == ["sluice"]
+    for name, service in SERVICES.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert name in WITHOUT_SLUICE or service["read_only"], name
 
 
-def test_no_container_sees_the_file_of_secrets_and_spark_is_given_none_of_them():
-    for name, service in COMPOSE["services"].items():
+def test_no_container_sees_the_file_of_secrets_and_no_image_holds_it():
+    for name, service in SERVICES.items():
         mounts = {Path(volume.split(":")[0]) for volume in service.get("volumes", []) if volume.startswith((".", "/"))}
         assert not any(Path(".env").is_relative_to(mount) for mount in mounts), name
-        if service["image"].startswith("apache/spark"):
-            assert "environment" not in service and "env_file" not in service, name
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert ignored[1] == "*"
+    assert "!.env" not in ignored
 
 
-def test_ports_are_open_to_this_machine_alone():
-    ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
-    assert len(ports) >= 2
-    assert all(port.startswith("127.0.0.1:") for port in ports)
+def test_user_interfaces_are_open_to_this_machine_alone_and_nothing_else_is():
+    ports = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert ports == {
+        "airflow-api-server": ["127.0.0.1:${SLUICE_AIRFLOW_PORT:-8080}:8080"],
+        "spark-master": ["127.0.0.1:${SLUICE_SPARK_PORT:-8081}:8080"],
+    }
 
 
-def test_the_billing_database_starts_on_demand_alone_and_no_other_service_knows_its_password():
-    services = COMPOSE["services"]
-    assert [name for name, service in services.items() if service.get("profiles")] == ["billing"]
-    assert [name for name, service in services.items() if "BILLING_PASSWORD" in str(service)] == ["billing"]
-    assert not any("billing" in service.get("depends_on", {}) for service in services.values())
+def test_all_services_together_have_at_most_16_gib():
+    limits = {name: service["mem_limit"] for name, service in SERVICES.items()}
+    # These end before what waits for them starts.
+    lasting = [limit for name, limit in limits.items() if name not in ("airflow-migrate", "kafka-topics")]
+    assert sum(int(limit[:-1]) * MIB[limit[-1]] for limit in lasting) <= 16 * 1024
 
 
-def test_every_variable_of_the_file_is_in_the_example_of_env():
-    examples = re.findall(r"^#(\w+)=$", (ROOT / ".env.example").read_text(), re.MULTILINE)
-    assert set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yaml").read_text())) <= set(examples)
+def test_every_service_that_stays_has_a_health_check_or_ends_when_it_is_not_well():
+    without = {name for name, service in SERVICES.items() if "healthcheck" not in service}
+    assert without == {"airflow-migrate", "kafka-topics", "supervisor-watchdog", "examples"}
+
+
+def test_every_variable_of_the_file_is_in_the_example_of_env_and_written_by_the_command():
+    examples = set(re.findall(r"^#(\w+)=$", (ROOT / ".env.example").read_text(), re.MULTILINE))
+    required = set(re.findall(r"\$\{(\w+):\?", (ROOT / "docker-compose.yaml").read_text()))
+    assert required == set(compose_env.VALUES) <= examples
+
+
+def test_the_command_writes_secrets_that_only_their_owner_can_read_and_keeps_those_that_exist(tmp_path: Path):
+    file = tmp_path / ".env"
+    assert compose_env.complete(file) == list(compose_env.VALUES)
+    assert file.stat().st_mode & 0o777 == 0o600
+    values = dict(line.split("=", 1) for line in file.read_text().splitlines())
+    assert all(len(values[name]) >= 22 for name in compose_env.VALUES)
+    assert all(len(values[name]) >= 43 for name in SECRETS if name != "AIRFLOW_ADMIN_PASSWORD")
+    assert len(set(values.values())) == len(values)
+
+    file.write_text("OTHER=1\nSPARK_AUTH_SECRET=mine\nAIRFLOW_JWT_SECRET=")
+    file.chmod(0o644)
+    added = compose_env.complete(file)
+    assert "SPARK_AUTH_SECRET" not in added
+    assert "AIRFLOW_JWT_SECRET" in added
+    assert file.read_text().startswith("OTHER=1\nSPARK_AUTH_SECRET=mine\nAIRFLOW_JWT_SECRET=\nAIRFLOW_ADMIN_PASSWORD=")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert compose_env.complete(file) == []

@@ -45,9 +45,10 @@ RECOVERY = (*FLOWS, "include.ledger", "include.maintenance", "include.recovery")
 # One module imports each of these exporters.
 MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage", "requests")
 ENGINE = (*MONITORING, "include.engine", "pyspark", "py4j", "delta", "jsonschema_rs")
-AIRFLOW = (*MONITORING, "include.airflow", "include.orchestration", "airflow")
+AIRFLOW = (*MONITORING, "include.airflow", "include.orchestration", "airflow", "jwt")
 CLI = (*MONITORING, "include.cli", "include.text_columns", "typer", "rich")
 LOCAL = (*MONITORING, "include.local", "include.text_columns", "typer", "psycopg")
+CONTAINERS = (*LOCAL, "include.containers")
 WITHOUT_A_JVM = ("pyspark", "airflow", "include.engine", "include.airflow")
 
 
@@ -82,6 +83,7 @@ ZONES = {
     "monitoring": Zone(("include/monitoring/*.py",), MONITORING, WITHOUT_A_JVM),
     "cli": Zone(("include/cli/*.py",), CLI, WITHOUT_A_JVM),
     "local": Zone(("include/local/*.py",), LOCAL, WITHOUT_A_JVM),
+    "containers": Zone(("include/containers/*.py",), CONTAINERS, WITHOUT_A_JVM),
     "engine": Zone(("include/engine/**/*.py",), ENGINE, ("airflow", "include.airflow", "jobs", "dags")),
     "airflow": Zone(
         ("include/airflow/**/*.py", "include/orchestration/*.py"), AIRFLOW, ("pyspark", "include.engine", "jobs")

@@ -42,7 +42,7 @@ def launcher() -> Launcher:
 
     Raises UsageError if the connection is missing or selects none: the provider would silently submit to YARN.
     """
-    master, extra = _connection()
+    master, password, extra = _connection()
     mode = extra.get("deploy-mode") or "client"
     if mode == "client":
         return Local(master, _options(extra))
@@ -52,7 +52,7 @@ def launcher() -> Launcher:
         )
     if master.startswith("spark://"):
         scheme, port = extra.get("rest-scheme", "http"), extra.get("rest-port", 6066)
-        return Standalone(master, f"{scheme}://{urlsplit(master).hostname}:{port}")
+        return Standalone(master, f"{scheme}://{urlsplit(master).hostname}:{port}", password)
     if master.startswith("k8s://"):
         return Kubernetes(master, extra.get("namespace"))
     if master == "yarn":
@@ -67,11 +67,16 @@ def launcher_of(handle: str, current: Launcher) -> Launcher:
     """The launcher that created the handle. The connection may select another kind of place since."""
     if "pid" in (document := json.loads(handle)):
         return Local("")
-    return Standalone("", document["rest"]) if "rest" in document else current
+    if "rest" in document:
+        return Standalone("", document["rest"], current.key if isinstance(current, Standalone) else "")
+    return current
 
 
-def _connection() -> tuple[str, dict[str, Any]]:
-    """Master and extra. As in the Spark provider, a host without a scheme is a standalone master if it has a port."""
+def _connection() -> tuple[str, str, dict[str, Any]]:
+    """Master, password and extra.
+
+    As in the Spark provider, a host without a scheme is a standalone master if it has a port.
+    """
     try:
         connection = BaseHook.get_connection(CONNECTION)
     except AirflowNotFoundException as error:
@@ -85,7 +90,7 @@ def _connection() -> tuple[str, dict[str, Any]]:
         )
     scheme = "spark://" if connection.port and "://" not in connection.host else ""
     port = f":{connection.port}" if connection.port else ""
-    return f"{scheme}{connection.host}{port}", connection.extra_dejson
+    return f"{scheme}{connection.host}{port}", connection.password or "", connection.extra_dejson
 
 
 def _options(extra: dict[str, Any]) -> tuple[str, ...]:

@@ -1,10 +1,14 @@
-"""A driver on a worker of a standalone cluster outlives its launcher. Other processes find and kill the driver."""
+"""A driver on a worker of a standalone cluster outlives its launcher. Other processes find and kill the driver.
+
+The cluster has the settings of the containers: it authenticates whoever talks to it.
+"""
 
 import json
 import os
 import subprocess
 import sys
 import urllib.request
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +18,9 @@ import pyspark
 import pytest
 
 from include.airflow.launchers.launch import launcher
+from include.airflow.launchers.standalone import Standalone
+from include.containers import compose_env, entry
+from include.errors import Unreachable
 from tests.conftest import ROOT, free_port
 from tests.support import expected
 from tests.support.flows import FULL
@@ -22,16 +29,23 @@ from tests.support.waiting import wait_until
 
 FLOWS = {"bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"}
 SPARK_HOME = Path(pyspark.__file__).parent
+# Of the settings of the containers, those that every driver needs.
+FOR_DRIVERS = ("spark.authenticate", "spark.network.crypto")
 LAUNCH = "from include.airflow.launchers.launch import launcher; print(launcher().launch('main'))"
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A master and one worker. connection: the Airflow connection to the cluster, as JSON."""
+    """A master and one worker. connection: the Airflow connection to the cluster, as JSON. rest: URL of its API."""
 
     worker: subprocess.Popen
     directory: Path
     connection: str
+    rest: str
+
+    def driver_settings(self) -> list[str]:
+        lines = (self.directory / "conf" / "spark-defaults.conf").read_text().splitlines()
+        return [line for line in lines if line.startswith(FOR_DRIVERS)]
 
     def output(self) -> str:
         """The end of the output of all drivers."""
@@ -44,8 +58,17 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
     port, rest_port, ui_port = free_port(), free_port(), free_port()
     # The cluster has no variables of Sluice, so a driver has only the settings that its launcher passes.
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ}
-    environment |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment["SPARK_MASTER_OPTS"] = f"-Dspark.master.rest.enabled=true -Dspark.master.rest.port={rest_port}"
+    conf = directory / "conf"
+    environment |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(conf)}
+    secrets = {name: compose_env.VALUES[name]() for name in entry.SECRETS}
+    entry.write_spark(conf, secrets)
+    own = {
+        "spark.master.rest.port": rest_port,
+        "spark.deploy.recoveryDirectory": directory / "recovery",
+        "spark.local.dir": directory / "tmp",
+    }
+    with (conf / "spark-defaults.conf").open("a") as defaults:
+        defaults.writelines(f"{name} {value}\n" for name, value in own.items())
 
     def start(kind: str, *arguments: str) -> subprocess.Popen:
         command = [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{kind.lower()}.{kind}", *arguments]
@@ -61,7 +84,8 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
     wait_until(lambda: worker_count(ui_port) == 1, 60, (directory / "Master.log").read_text)
     extra = {"deploy-mode": "cluster", "rest-port": rest_port}
     connection = {"conn_type": "spark", "host": "spark://127.0.0.1", "port": port, "extra": extra}
-    yield Cluster(worker, directory, json.dumps(connection))
+    connection["password"] = secrets["SPARK_REST_KEY"]
+    yield Cluster(worker, directory, json.dumps(connection), f"http://127.0.0.1:{rest_port}")
     for process in (worker, master):
         process.terminate()
         process.wait(30)
@@ -80,7 +104,8 @@ def launch(cluster: Cluster, pipeline: Pipeline, monkeypatch) -> Iterator:
     """`launch()` launches the driver from a process that ends before the call returns. Returns the handle."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", cluster.connection)
     defaults = Path(pipeline.environment["SPARK_CONF_DIR"]) / "spark-defaults.conf"
-    defaults.write_text(defaults.read_text() + "spark.cores.max 1\nspark.executor.memory 512m\n")
+    lines = [defaults.read_text(), "spark.cores.max 1", "spark.executor.memory 512m", *cluster.driver_settings(), ""]
+    defaults.write_text("\n".join(lines))
     environment = {**pipeline.environment, "AIRFLOW_CONN_SPARK_DEFAULT": cluster.connection}
     handles = []
 
@@ -100,6 +125,12 @@ def launch(cluster: Cluster, pipeline: Pipeline, monkeypatch) -> Iterator:
 def wait_while_alive(cluster: Cluster, handle: str, condition: Callable[[], object]) -> None:
     wait_until(lambda: condition() or not launcher().is_alive(handle), 240, cluster.output)
     assert launcher().is_alive(handle), cluster.output()
+
+
+@pytest.mark.parametrize("key", ["", urlsafe_b64encode(bytes(32)).decode()], ids=["no token", "a token of another key"])
+def test_the_master_starts_no_driver_without_a_token_of_its_key(cluster: Cluster, pipeline: Pipeline, key: str):
+    with pytest.raises(Unreachable, match="takes no driver .HTTP Error 403"):
+        Standalone("spark://127.0.0.1:1", cluster.rest, key).launch("main")
 
 
 def test_a_driver_on_a_worker_lives_by_itself_is_ended_whole_and_its_successor_goes_on(

@@ -2,13 +2,17 @@
 
 import json
 import threading
+import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import jwt
 import pytest
 
 from include.airflow.launchers import standalone
+from include.airflow.launchers.launch import launcher_of
 from include.airflow.launchers.standalone import Standalone
 from include.errors import SluiceError, Unreachable, UsageError
 from include.settings import settings
@@ -23,12 +27,14 @@ class Master:
     def __init__(self) -> None:
         self.answer: tuple[int, Any] = (200, {})
         self.request: dict[str, Any] = {}
+        self.authorization: str | None = None
         master = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 master.request = {"method": self.command, "path": self.path, "body": json.loads(body or "null")}
+                master.authorization = self.headers.get("Authorization")
                 status, document = master.answer
                 self.send_response(status)
                 self.end_headers()
@@ -84,6 +90,7 @@ def test_the_request_hands_on_the_settings_and_tells_the_inner_spark_submit_its_
 ):
     (tmp_path / "spark-defaults.conf").write_text(
         "# spark.driver.memory 9g\nspark.driver.memory  3g\nspark.driver.host 127.0.0.1\nspark.driver.cores=2\n"
+        "spark.authenticate true\nspark.authenticate.secret hush\nspark.network.crypto.enabled true\n"
     )
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("SLUICE_SOMETHING", "a secret, perhaps")
@@ -105,8 +112,28 @@ def test_the_request_hands_on_the_settings_and_tells_the_inner_spark_submit_its_
         "spark.app.name": "sluice main",
         "spark.driver.memory": "3g",
         "spark.driver.cores": "2",
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
         "spark.driver.extraClassPath": settings().spark_class_path,
     }
+
+
+def test_each_request_bears_a_token_that_the_key_of_the_filter_signs_and_that_expires(master: Master, handle):
+    key = urlsafe_b64encode(bytes(range(32))).decode()
+    master.answer = 200, {"action": "SubmissionStatusResponse", "success": True, "driverState": "RUNNING"}
+    cluster = Standalone(MASTER, master.url, key)
+    cluster.is_alive(handle(master.url))
+    scheme, token = master.authorization.split()
+    claims = jwt.decode(token, bytes(range(32)), ["HS256"])
+    assert scheme == "Bearer"
+    assert 0 < claims["exp"] - time.time() <= standalone.TOKEN_SECONDS
+    assert key not in repr(cluster)
+    assert launcher_of(handle(master.url), cluster).key == key
+
+
+def test_without_a_key_a_request_bears_no_token(master: Master, handle):
+    Standalone(MASTER, master.url).is_alive(handle(master.url))
+    assert master.authorization is None
 
 
 @pytest.mark.parametrize(
@@ -135,10 +162,12 @@ def test_killing_waits_until_the_driver_is_gone_and_says_so_when_nobody_can_tell
         Standalone(MASTER, unused_url).kill(handle(unused_url))
     running_answer = {"action": "SubmissionStatusResponse", "success": True, "driverState": "RUNNING"}
     monkeypatch.setattr(standalone, "KILL_SECONDS", 0.5)
-    original_ask = standalone._ask
+    original_ask = Standalone._ask
     kill_answer = {"action": "KillSubmissionResponse", "success": True}
     monkeypatch.setattr(
-        standalone, "_ask", lambda method, url: kill_answer if "/kill/" in url else original_ask(method, url)
+        Standalone,
+        "_ask",
+        lambda self, method, url: kill_answer if "/kill/" in url else original_ask(self, method, url),
     )
     master.answer = 200, running_answer
     with pytest.raises(SluiceError, match="driver-1 outlives the master's order to end"):
