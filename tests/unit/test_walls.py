@@ -256,7 +256,8 @@ def test_no_folder_imports_one_that_leads_back_to_it():
 
 # Commands, and what `spark-submit jobs/... --dry-run` shows a person.
 PRINTING = (
-    *("include/cli/", "include/local/", "jobs/", "include/errors.py", "include/engine/check/check.py"),
+    *("include/cli/", "include/local/", "include/containers/", "jobs/", "include/errors.py"),
+    "include/engine/check/check.py",
     *(f"include/engine/jobs/{name}.py" for name in ("backfill", "replay", "rewind", "window")),
 )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, free_port
+from tests.support.flows import only_in_full_runs
 from tests.support.waiting import wait_until
 
 START_SECONDS, RECOVERY_SECONDS, DRAIN_SECONDS = 1_800, 600, 600
@@ -37,9 +38,6 @@ def has_engine() -> bool:
         return False
     questions = (["docker", "info"], ["docker", "compose", "version"])
     return all(subprocess.run(words, capture_output=True, timeout=60).returncode == 0 for words in questions)
-
-
-pytestmark = pytest.mark.skipif(not has_engine(), reason="no Docker engine with Compose 2 answers here")
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,8 @@ class Platform:
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory) -> Iterator[Platform]:
+    if not has_engine():
+        pytest.skip("no Docker engine with Compose 2 answers here")
     directory = tmp_path_factory.mktemp("compose")
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
@@ -97,6 +97,7 @@ def platform(tmp_path_factory) -> Iterator[Platform]:
         platform.compose("down", "--volumes", "--timeout", "5")
 
 
+@only_in_full_runs
 def test_the_platform_comes_up_and_a_killed_worker_loses_and_doubles_no_row(platform: Platform):
     wait_until(lambda: int(platform.python(GOLD)) > 0, START_SECONDS, platform.details, poll_seconds=5)
     [host] = platform.driver_hosts()
