@@ -1,12 +1,10 @@
 """The shipped examples are ordinary tables, and a project can switch them off."""
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from include import catalog
 from include.errors import DeclarationError, UsageError
@@ -48,13 +46,6 @@ def test_each_table_of_the_database_has_a_topic_and_each_topic_a_bronze_table(an
     assert SHOP_TOPICS.keys() == database.TABLES.keys()
     sources = {f"bronze.{table}": Kafka(topic) for table, topic in SHOP_TOPICS.items()}
     assert {name: catalog.load().table(name).source for name in sources} == sources
-
-
-def test_docker_compose_offers_the_table_of_purchases_for_a_trial():
-    compose = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
-    content = compose["configs"]["billing-database"]["content"]
-    [columns] = re.findall(r"CREATE TABLE purchases \((.*)\);", content, re.DOTALL)
-    assert columns.split() == database.TABLES["purchases"].split()
 
 
 def test_what_of_the_shop_does_not_run_is_said_with_the_reason(anew, tmp_path: Path):
