@@ -80,10 +80,14 @@ def release(connection: Connection, name: str) -> None:
     connection.execute(update(leases).where(leases.c.flow == name).values(released))
 
 
-def expel(engine: Engine, obstacle: Obstacle) -> None:
-    """Fence a holder that is gone, then expire its lease. Raises Unreachable."""
+def expel(engine: Engine, obstacle: Obstacle, successor: Holder) -> None:
+    """Fence a holder that is gone, then expire its lease. Raises Unreachable.
+
+    A process that could not release a lease, because the database was away, expires its own.
+    """
     # Outside a transaction: to kill a process may take longer than others can wait for a database lock.
-    obstacle.holder.fence()
+    if obstacle.holder.python != successor.python:
+        obstacle.holder.fence()
     is_unchanged = (
         (leases.c.flow == obstacle.name)
         & (leases.c.epoch == obstacle.epoch)

@@ -553,6 +553,43 @@ def test_a_driver_that_wakes_up_overtaken_from_elsewhere_ends_itself_before_it_w
     assert driver.stdout.read() == ""
 
 
+OTHER_FLOW = "silver.readings.late"
+
+
+def enters_alone(renewer: LeaseRenewer, flow: str, tries: int) -> bool:
+    """Whether the flow has the table to itself after so many looks at the gate."""
+    looks = iter([True] * tries)
+    return renewer.enter(LockRequest(flow, FLOW, alone=True), lambda: next(looks, False))
+
+
+def test_a_driver_does_not_end_itself_for_a_lease_that_it_could_not_release(engine, idle, monkeypatch):
+    idle.take([OTHER_FLOW])
+    assert enters_alone(idle, FLOW, tries=1)
+    with monkeypatch.context() as outage:
+        outage.setattr(database, "transaction", raise_unreachable)
+        idle.leave(FLOW)
+        with pytest.raises(Unreachable):
+            idle.give_back([FLOW])
+    assert not enters_alone(idle, OTHER_FLOW, tries=1)
+    now_seconds = database.now
+    monkeypatch.setattr(database, "now", lambda connection: now_seconds(connection) + 3_600)
+    assert enters_alone(idle, OTHER_FLOW, tries=2)
+    assert idle._holder.jvm.is_alive
+    assert idle._holder.python.is_alive
+
+
+def test_a_flow_waits_for_another_one_of_its_driver_whose_lease_seems_to_have_expired(engine, idle, monkeypatch):
+    idle.take([OTHER_FLOW])
+    assert enters_alone(idle, FLOW, tries=1)
+    now_seconds = database.now
+    monkeypatch.setattr(database, "now", lambda connection: now_seconds(connection) + 3_600)
+    assert not enters_alone(idle, OTHER_FLOW, tries=3)
+    assert idle._holder.jvm.is_alive
+    assert idle._holder.python.is_alive
+    idle.leave(FLOW)
+    assert enters_alone(idle, OTHER_FLOW, tries=1)
+
+
 def test_a_database_that_cannot_be_opened_is_named_with_its_setting(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'missing' / 'control.db'}"
     with pytest.raises(Unreachable) as failure:

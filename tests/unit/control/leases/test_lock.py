@@ -166,7 +166,7 @@ def test_the_flow_of_a_table_writes_inside_the_window_of_its_own_process_only(ho
 @pytest.mark.parametrize("dies", [True, False], ids=["its holder has died", "its lease has run out"])
 def test_a_window_that_nobody_holds_any_more_is_removed_and_what_is_left_of_it_ended(hold, enter, engine, dies):
     job = hold(WINDOW, ttl_seconds=60 if dies else 0.001)
-    hold(APPEND)
+    flow = hold(APPEND)
     enter(WINDOW)
     if dies:
         job.python.kill()
@@ -174,7 +174,7 @@ def test_a_window_that_nobody_holds_any_more_is_removed_and_what_is_left_of_it_e
         obstacle = lock.enter(connection, APPEND)
     assert obstacle
     assert obstacle.is_gone
-    lock.expel(engine, obstacle)
+    lock.expel(engine, obstacle, flow)
     assert not (job.jvm.is_alive or job.python.is_alive)
     assert enter(APPEND) is None
 
@@ -182,12 +182,12 @@ def test_a_window_that_nobody_holds_any_more_is_removed_and_what_is_left_of_it_e
 def test_one_that_renewed_after_all_is_left_its_lease(hold, engine, enter):
     job = hold(WINDOW)
     enter(WINDOW)
-    hold(APPEND)
+    flow = hold(APPEND)
     with database.transaction(engine) as connection:
         obstacle = lock.enter(connection, APPEND)
         assert obstacle
         lease.renew(connection, [lease.Lease(WINDOW.name, obstacle.epoch)], 60)
-    lock.expel(engine, obstacle)
+    lock.expel(engine, obstacle, flow)
     assert enter(APPEND) == WINDOW.name
     assert not job.jvm.is_alive
 
