@@ -28,10 +28,10 @@ SIDE_BY_SIDE = $(MAKE) --no-print-directory --jobs=2 --output-sync=target test-p
 MARKED :=
 
 # What checks Sluice needs more packages than what runs it.
-dev docs test test-rest test-all test-setup test-platforms test-tables faults-on-s3 soak lint mutants: DEV := --dev
+dev docs test test-rest test-all test-setup test-platforms test-tables faults-on-s3 soak protocol lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 connect store class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-tables lint lock docs compose-env screenshot recording bench faults faults-on-s3 soak mutants clean
+.PHONY: help setup dev s3 connect tlc store class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-tables lint lock docs compose-env screenshot recording bench faults faults-on-s3 soak protocol mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,10 +67,10 @@ test-rest: test-setup ## what `make test` leaves out
 test-all: test-setup ## all tests at once, which is quicker than the two above in turn
 	@$(SIDE_BY_SIDE)
 
-test-setup: setup s3 connect
+test-setup: setup s3 connect tlc
 	-@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target class-data store
 
-test-platforms: setup s3 connect ## of all tests, unit tests, and those that start platforms and drivers of their own
+test-platforms: setup s3 connect tlc ## of all tests, unit tests, and those that start platforms and drivers of their own
 	@$(IN_VENV) -m pytest -m "$(MARKED)" $(PLATFORMS)
 
 test-tables: setup s3 ## of all tests, the others, most of which share one Spark session
@@ -93,6 +93,9 @@ s3: venv ## the JVM artifacts for files that land on S3, 13 MB
 
 connect: venv ## the JVM artifacts for changes of a PostgreSQL database, 8 MB
 	@$(IN_VENV) -m include.local.artifacts connect
+
+tlc: venv ## the model checker of TLA+, 3 MB
+	@$(IN_VENV) -m include.local.artifacts tlc
 
 store: venv ## the local S3 store, built by Go in 80 seconds, 61 MB
 	@$(IN_VENV) -m include.local.object_store
@@ -128,6 +131,9 @@ faults-on-s3: setup s3 ## kills, windows, interleavings, backfills, rewinds and 
 
 soak: setup ## 300 starts of flows, 10,000 batches and a million deletes in one driver, with what it holds and costs
 	@SLUICE_FAULTS=full $(IN_VENV) -m pytest -s tests/streaming/test_growth.py
+
+protocol: setup tlc ## check the model of leases in 25 million states, which takes up to an hour
+	@$(IN_VENV) -m tests.support.tlc
 
 mutants: setup s3 ## break the code that protects tables, one line at a time, and name the breaks that no test notices
 	@SLUICE_JARS="$$SLUICE_HOME"/jars $(IN_VENV) tests/support/mutants.py $(MUTANTS)
