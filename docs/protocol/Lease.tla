@@ -70,11 +70,13 @@ IsFree(p) == Is(p, "up") /\ process[p].request = "none"
 Set(p, changes) == process' = [process EXCEPT ![p] = changes @@ @]
 Others == UNCHANGED <<store, machine, break>>
 
-(* What is left of a process: its request to the database, and to a store elsewhere, may still be executed. *)
+(* What is left of a process: its request to the database, and to a store elsewhere, may still be executed. A store that
+   replaces is safe only if such a request is executed before another process of the machine has read the table. *)
 Remains(q) ==
     LET old == process[q]
         isAsked == old.at = "sent"
-        isCommitting == old.commit /\ store # "disk"
+        isAmongOthers == \E p \in Processes : p # q /\ machine[p] = machine[q]
+        isCommitting == old.commit /\ (store = "refuses" \/ (store = "replaces" /\ ~isAmongOthers))
     IN [Dead EXCEPT !.request = IF isAsked THEN old.request ELSE @, !.at = IF isAsked THEN "sent" ELSE @,
                     !.want = IF isAsked THEN old.want ELSE @, !.isNewest = isAsked /\ old.isNewest,
                     !.leaves = isAsked /\ old.leaves, !.sees = isAsked /\ old.sees,

@@ -81,22 +81,16 @@ def own_thread() -> Thread:
 
 
 class Event:
-    """`threading.Event` for virtual threads."""
-
-    def __init__(self) -> None:
-        self._is_set = False
+    """`threading.Event` for virtual threads. No action sets one."""
 
     def is_set(self) -> bool:
-        return self._is_set
-
-    def set(self) -> None:
-        self._is_set = True
+        return False
 
     def wait(self, timeout: float) -> bool:
         thread = own_thread()
         thread.wakes_at = thread.driver.machine.clock_seconds + timeout
         thread.suspend(WAITS)
-        return self._is_set
+        return False
 
 
 class Lock:
@@ -159,6 +153,7 @@ class Driver:
         self.take_thread: Thread | None = None
         self.flow_thread: Thread | None = None
         self.start_thread(self._begin)
+        self.settle()
 
     def _begin(self) -> None:
         self.renewer = LeaseRenewer(self.world.engine, self.holder, TTL_SECONDS, self._halt)
@@ -171,10 +166,8 @@ class Driver:
         # Its parent is the scheduler, whoever starts it.
         thread.parent = self.world.scheduler
         self.threads.append(thread)
-        if getcurrent() is self.world.scheduler:
-            thread.resume()
-        else:
-            thread.state = LOCKED
+        # Not from within another thread, which has to go on first.
+        thread.state = LOCKED
         return thread
 
     def _halt(self, _reason: str) -> None:
@@ -243,9 +236,13 @@ class Driver:
             self.flow_thread = None
 
     def kill(self) -> None:
-        """End it. What it has sent may still be executed."""
+        """End it. What it has sent may still be executed.
+
+        A store that replaces is safe only if that happens before another driver of the machine has read the table.
+        """
         self.is_dead = True
-        if self.world.store == "disk":
+        is_among_others = self.world.places.count(self.machine) > 1
+        if self.world.store == "disk" or (self.world.store == "replaces" and is_among_others):
             self.commit = None
         for thread in [thread for thread in self.threads if thread.state != SENT]:
             end(thread)
@@ -396,9 +393,7 @@ class World:
         return driver.is_dead and not driver.threads and driver.commit is None
 
     def _new_driver(self, place: int) -> Driver:
-        driver = Driver(self, self.places[place], self.chance.choice(self.wants[place]), next(self.pids))
-        driver.settle()
-        return driver
+        return Driver(self, self.places[place], self.chance.choice(self.wants[place]), next(self.pids))
 
     def die(self, place: int) -> None:
         self.drivers[place].kill()
@@ -437,8 +432,7 @@ class World:
         if driver.take_thread:
             driver.take_thread.resume()
         else:
-            driver.take_thread = Thread(driver, driver.take)
-            self._run(driver, driver.take_thread)
+            driver.take_thread = driver.start_thread(driver.take)
 
     def can_acquire(self, driver: Driver) -> bool:
         return driver.runs and not driver.holds and (not driver.take_thread or driver.take_thread.state == WAITS)
@@ -454,8 +448,7 @@ class World:
         if driver.flow_thread:
             driver.flow_thread.resume()
         else:
-            driver.flow_thread = Thread(driver, driver.write)
-            self._run(driver, driver.flow_thread)
+            driver.flow_thread = driver.start_thread(driver.write)
 
     def can_enter(self, driver: Driver) -> bool:
         is_ready = driver.flow_thread is None or driver.flow_thread.state == WAITS
@@ -471,8 +464,7 @@ class World:
 
     def give_back(self, place: int) -> None:
         driver = self.drivers[place]
-        driver.take_thread = Thread(driver, driver.give_back)
-        self._run(driver, driver.take_thread)
+        driver.take_thread = driver.start_thread(driver.give_back)
 
     def can_give_back(self, driver: Driver) -> bool:
         return driver.runs and driver.holds and not driver.take_thread and not driver.flow_thread
@@ -583,11 +575,6 @@ class World:
                 raise Violation(f"two drivers hold {first.wants}")
             if first.writes and second.writes and (first.lock_request.alone or second.lock_request.alone):
                 raise Violation(f"{first.wants} and {second.wants} write at once")
-
-    def _run(self, driver: Driver, thread: Thread) -> None:
-        thread.parent = self.scheduler
-        driver.threads.append(thread)
-        thread.resume()
 
     def _one_of(self, driver: Driver, *states: str) -> Thread:
         return self.chance.choice([thread for thread in driver.threads if thread.state in states])
