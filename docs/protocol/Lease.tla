@@ -172,8 +172,9 @@ ExecuteTake(p) ==
         isFormer(q) == q # p /\ process[q].want = l /\ break # "same epoch"
     IN IF process[p].sees \/ break = "no compare"
        THEN /\ row' = [row EXCEPT ![l] = [NoRow EXCEPT !.holder = p, !.expires = Ttl, !.isReleased = FALSE]]
-            /\ process' = [q \in Processes |-> IF isFormer(q) THEN [Changed(p, l, answered)[q] EXCEPT !.isNewest = FALSE]
-                                               ELSE Changed(p, l, answered)[q]]
+            /\ process' = [q \in Processes |->
+                              IF isFormer(q) THEN [Changed(p, l, answered)[q] EXCEPT !.isNewest = FALSE]
+                              ELSE Changed(p, l, answered)[q]]
        ELSE Set(p, Answered(p, "no")) /\ UNCHANGED row
 
 IsHeld(p) ==
@@ -272,7 +273,8 @@ Land(p) ==
     IN /\ process[p].commit /\ (store = "disk" => Is(p, "up"))
        /\ process' = [q \in Processes |->
                          IF q = p THEN landed
-                         ELSE [process[q] EXCEPT !.isBehind = (@ \/ ~isRefused) /\ (process[q].writes \/ process[q].commit)]]
+                         ELSE [process[q] EXCEPT !.isBehind = (@ \/ ~isRefused)
+                                                              /\ (process[q].writes \/ process[q].commit)]]
        /\ isLost' = (isLost \/ (process[p].isBehind /\ ~isRefused))
        /\ UNCHANGED row /\ Others
 
@@ -330,7 +332,8 @@ OneHolder == \A p, q \in Processes : p # q /\ IsInTime(p) /\ IsInTime(q) => proc
 
 Writes(p) == IsInTime(p) /\ process[p].writes
 WritersAgree ==
-    \A p, q \in Processes : p # q /\ Writes(p) /\ Writes(q) => "alone" \notin {ModeOf(process[p].want), ModeOf(process[q].want)}
+    \A p, q \in Processes :
+        p # q /\ Writes(p) /\ Writes(q) => "alone" \notin {ModeOf(process[p].want), ModeOf(process[q].want)}
 
 NothingLost == ~isLost
 
