@@ -40,6 +40,8 @@ HALT_SECONDS = 1
 SHORTEST_LEASE_SECONDS = math.ceil(HALT_SECONDS / (LEASE_MARGIN - LEASE_CHECK_INTERVAL))
 # The lake below `home`, and the checkpoints below any other lake. Spark's listings skip the latter's name.
 LAKE, CHECKPOINTS = "lake", "_checkpoints"
+# As `main=1-3`: the driver, and the fewest and the most executors that it may have.
+EXECUTORS = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*)=(\d{1,4})-(\d{1,4})")
 CLUSTER_VARIABLE = re.compile("SLUICE_KAFKA_(?:([A-Z][A-Z0-9_]*)_)?CONFIG")
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,6 +69,8 @@ class Settings:
     schema_registry_credentials: file with `USER:PASSWORD`, or with `Bearer TOKEN`, for the registry; None: no login.
     log_format: of long-lived processes, text or json.
     four_eyes: whether nobody may approve their own request; None: only if Airflow has more than one user.
+    executors: by driver, the fewest and the most executors that it may have; no other driver is scaled.
+    catch_up_seconds: in which a scaled driver is to read a backlog.
     """
 
     home: Path
@@ -89,6 +93,8 @@ class Settings:
     schema_registry: str = ""
     schema_registry_credentials: Path | None = None
     kafka_files: Mapping[str, Path] = field(default_factory=dict)
+    executors: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    catch_up_seconds: float = 600.0
 
     @property
     def all_checkpoints(self) -> str:
@@ -164,6 +170,8 @@ def from_environment(environment: dict[str, str]) -> Settings:
         schema_registry=_registry(environment),
         schema_registry_credentials=_file(environment, "SLUICE_SCHEMA_REGISTRY_CREDENTIALS"),
         kafka_files=kafka_files,
+        executors=_executors(environment),
+        catch_up_seconds=_number(environment, "SLUICE_CATCH_UP_SECONDS", 600),
     )
 
 
@@ -237,6 +245,20 @@ def _lease_seconds(environment: dict[str, str]) -> float:
             f"it to {SHORTEST_LEASE_SECONDS} or more, or unset it for 30"
         )
     return number
+
+
+def _executors(environment: dict[str, str]) -> dict[str, tuple[int, int]]:
+    bounds: dict[str, tuple[int, int]] = {}
+    for word in (environment.get("SLUICE_EXECUTORS") or "").replace(",", " ").split():
+        match = EXECUTORS.fullmatch(word)
+        least, most = (int(match[2]), int(match[3])) if match else (0, 0)
+        if not match or not 1 <= least <= most or match[1] in bounds:
+            raise UsageError(
+                f"SLUICE_EXECUTORS has {word!r}: write each driver once, with the fewest and the most executors, such "
+                f"as main=1-3"
+            )
+        bounds[match[1]] = (least, most)
+    return bounds
 
 
 def _log_format(environment: dict[str, str]) -> str:

@@ -40,6 +40,7 @@ COMMANDS = {
         "status": ("include.cli.status:show_status", "state, lag, freshness"),
         "graph": ("include.cli.status:show_graph", "who reads whom"),
         "progress": ("include.cli.status:show_progress", "what batches took"),
+        "executors": ("include.cli.executors:show_decisions", "of drivers, and why"),
         "gather": ("include.cli.status:gather", "store progress now"),
         "metrics": ("include.cli.exports:serve_metrics", "for Prometheus"),
         "mirror": ("include.cli.exports:mirror_offsets", "for Kafka's tools"),

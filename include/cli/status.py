@@ -78,6 +78,9 @@ def _notes(status: FlowStatus) -> list[str]:
         f"{status.flow}: {rows:,} rows of its newest batches have no partner in {lookup}"
         for lookup, rows in status.no_partner.items()
     ]
+    if status.executors:
+        # The flows of a driver give this note once.
+        notes.append(status.executors.words)
     if status.in_flight is not None:
         notes.append(f"{status.flow}: batch {status.in_flight} is planned and not committed: a restart replays it")
     clock, hours = status.lag.expires, status.lag.hours_until_loss

@@ -11,7 +11,17 @@ from include.control.jobs.windows import ASKED, OPEN
 from include.control.store import database
 from include.control.store.job_id import JobKind
 from include.control.store.job_schema import job_events, jobs
-from include.control.store.schema import acknowledgements, audits, incidents, leases, pauses, readers, shutdowns
+from include.control.store.schema import (
+    acknowledgements,
+    audits,
+    incidents,
+    leases,
+    pauses,
+    readers,
+    scale_decisions,
+    shutdowns,
+)
+from include.control.supervision import sizing
 
 # Rows per transaction, small enough that nobody waits for it.
 MOST_ROWS = 1_000
@@ -38,8 +48,17 @@ def _old_rows(now_seconds: float) -> Iterator[tuple[Table, Condition]]:
     def before(days: float) -> float:
         return now_seconds - days * DAY_SECONDS
 
-    by_schedule = (audits.c.who == schedule.REQUESTER) & (audits.c.at < before(retention.ROUTINE_DAYS))
-    yield audits, _but_newest(audits, or_(audits.c.at < before(retention.AUDIT_DAYS), by_schedule))
+    is_routine = (audits.c.who == schedule.REQUESTER) | (
+        (audits.c.who == sizing.REQUESTER) & audits.c.has_effect.is_(False)
+    )
+    old_routine = is_routine & (audits.c.at < before(retention.ROUTINE_DAYS))
+    yield audits, _but_newest(audits, or_(audits.c.at < before(retention.AUDIT_DAYS), old_routine))
+    changed_nothing = scale_decisions.c.size == scale_decisions.c.size_before
+    old_decision = or_(
+        scale_decisions.c.at < before(retention.AUDIT_DAYS),
+        changed_nothing & (scale_decisions.c.at < before(retention.ROUTINE_DAYS)),
+    )
+    yield scale_decisions, _but_newest(scale_decisions, old_decision)
     yield incidents, _but_newest(incidents, incidents.c.ended_at < before(retention.INCIDENT_DAYS))
     yield acknowledgements, acknowledgements.c.incident.not_in(select(incidents.c.number))
     yield pauses, _but_newest(pauses, pauses.c.ended_at < before(retention.ROUTINE_DAYS))

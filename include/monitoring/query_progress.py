@@ -62,6 +62,8 @@ SCHEMA = pa.schema(
         "at": pa.timestamp("us", tz="UTC"),
         "flow": TEXT,
         "driver": TEXT,
+        # Of the driver, when the report was journaled; NULL where nobody scales it.
+        "executors": COUNT,
         "generation": COUNT,
         "batch": COUNT,
         "query_id": TEXT,
@@ -102,6 +104,7 @@ def _row(line: dict[str, Any]) -> dict[str, Any]:
     occurred_at = datetime.fromisoformat(event["timestamp"]).astimezone(UTC)
     row = {name: line[name] for name in ("flow", "driver", "generation")}
     row |= {
+        "executors": line.get("executors"),
         "day": occurred_at.date(),
         "at": occurred_at,
         "query_id": event["id"],
@@ -180,7 +183,8 @@ def _newest_stored(table: DeltaTable, flow: str, limit: int) -> list[dict[str, A
             break
         is_of_flow = (pc.field("day") == pa.scalar(day).cast(pa.date32())) & (pc.field("flow") == flow)
         newest_rows += (
-            dataset.scanner(columns=SHOWN, filter=is_of_flow)
+            # A table of an older build lacks new columns until its next commit.
+            dataset.scanner(columns=[name for name in SHOWN if name in dataset.schema.names], filter=is_of_flow)
             .to_table()
             .sort_by([("at", "descending")])[:limit]
             .to_pylist()

@@ -20,8 +20,9 @@ from include.control.jobs import store
 from include.control.store import database
 from include.control.store.job_id import JobKind
 from include.control.store.schema import incidents as incident_rows
-from include.control.supervision import lag_history, supervision
+from include.control.supervision import lag_history, sizing, supervision
 from include.control.supervision.lag_history import TREND_SECONDS
+from include.control.supervision.sizing import Size
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError
@@ -76,6 +77,7 @@ class FlowStatus:
     refresh: `incremental` or `full`, for the newest refresh of a view; empty where that is not known. recomputed: why
     it was full, else empty.
     no_partner: by lookup, how many rows of the newest batches have found none, where there are any.
+    executors: of its driver; None where nobody scales it.
     """
 
     flow: str
@@ -94,12 +96,14 @@ class FlowStatus:
     refresh: str = ""
     recomputed: str = ""
     no_partner: dict[str, int] = field(default_factory=dict)
+    executors: Size | None = None
 
     def as_json(self) -> dict[str, Any]:
         lag, trend = asdict(self.lag), asdict(self.trend)
         lag |= {"hours_until_loss": self.lag.hours_until_loss, "is_up_to_date": self.lag.is_up_to_date}
         fresh = {**asdict(self.freshness), "is_kept": self.freshness.is_kept}
-        return {**asdict(self), "lag": lag, "trend": trend, "freshness": fresh}
+        executors = self.executors.as_json() if self.executors else None
+        return {**asdict(self), "lag": lag, "trend": trend, "freshness": fresh, "executors": executors}
 
 
 def statuses(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[FlowStatus]:
@@ -110,7 +114,7 @@ def statuses(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[
     flow_lags = lags.lags_of(flows, sources)
     fresh = trend.measure(tables, flow_lags)
     stale, open_alarms = stale_rows.by_table(tables), by_target()
-    longer, samples = _longer_intervals(flows), _backlog_samples()
+    longer, samples, sizes = _longer_intervals(flows), _backlog_samples(), _sizes()
     return [
         FlowStatus(
             flow.flow,
@@ -126,6 +130,7 @@ def statuses(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[
             longer.get(flow.flow),
             *_refresh(flow),
             no_partner(flow),
+            None if flow.is_view else sizes.get(flow.driver),
         )
         for flow in flows
     ]
@@ -197,6 +202,13 @@ def _longer_intervals(flows: Iterable[Flow]) -> dict[str, float]:
 def _backlog_samples() -> dict[str, list[int]]:
     try:
         return lag_history.samples(database.connect(settings().control_url))
+    except SluiceError:
+        return {}
+
+
+def _sizes() -> dict[str, Size]:
+    try:
+        return sizing.sizes(database.connect(settings().control_url))
     except SluiceError:
         return {}
 

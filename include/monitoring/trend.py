@@ -71,11 +71,11 @@ def of(flow: Flow, lag: Lag, sources: SourceSnapshot, samples: Sequence[int] = (
     if direction := _without_movement(flow, lag):
         return Trend(direction)
     try:
-        movement = _movement(flow, lag, sources)
+        moved = movement(flow, lag, sources)
     except (SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError):
-        movement = None
+        moved = None
     seconds = sources.now_seconds - sources.since
-    trend = Trend(Direction.UNKNOWN) if movement is None else classify(*movement, seconds)
+    trend = Trend(Direction.UNKNOWN) if moved is None else classify(*moved, seconds)
     if falls_behind(flow, lag, samples):
         return replace(trend, verdict=Direction.FALLING_BEHIND, caught_up_in_seconds=None)
     if samples and trend.verdict is Direction.FALLING_BEHIND:
@@ -115,8 +115,8 @@ def classify(unit: str, arrived: int, read: int, waiting: int, seconds: float) -
     return Trend(verdict, unit, seconds, arrived, read, seconds_left)
 
 
-def _movement(flow: Flow, lag: Lag, sources: SourceSnapshot) -> Movement | None:
-    """Returns None where the flow or its source cannot be followed back that far."""
+def movement(flow: Flow, lag: Lag, sources: SourceSnapshot) -> Movement | None:
+    """Returns what came and was read since `sources.since`; None where nobody can look back that far."""
     metadata = _metadata_at(flow.flow, sources.log(flow.name), sources.since)
     if metadata is None:
         return None

@@ -27,7 +27,7 @@ JOB = ROOT / "jobs" / "stream.py"
 HANDED_ON = tuple(
     f"SLUICE_{name}"
     for name in (
-        *("LEASE_SECONDS", "EXAMPLES", "FAST_PATH", "PLATFORM"),
+        *("LEASE_SECONDS", "EXAMPLES", "FAST_PATH", "PLATFORM", "EXECUTORS"),
         *("SCHEMA_REGISTRY", "SCHEMA_REGISTRY_CREDENTIALS"),
     )
 )

@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 from include import catalog, logs
 from include.airflow.launchers import launch
 from include.airflow.launchers.launch import Launcher, Liveness
-from include.airflow.supervisor import kafka_connections, notify, source_health
+from include.airflow.supervisor import executors, kafka_connections, notify, source_health
 from include.catalog import Catalog
 from include.control import definitions, schedule
 from include.control.definitions import INVALID_DEFINITION
@@ -60,6 +60,7 @@ def reconcile_all() -> list[dict[str, str]]:
         except Exception as error:
             logs.error(f"driver '{driver}': {error}")
             unhealthy += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
+    executors.scale_all(engine, tables)
     supervision.heartbeat(engine)
     notify.notify_all(engine)
     _gather()

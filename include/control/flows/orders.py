@@ -11,7 +11,7 @@ from include.control.flows import incidents, queue
 from include.control.flows.observed_flow import Failure
 from include.control.store import database
 from include.control.store.job_id import JobId
-from include.control.store.schema import desired, drivers, paces, runs
+from include.control.store.schema import desired, driver_sizes, drivers, paces, runs
 
 # The columns that a new run clears.
 CLEARED_RUN: dict[str, Any] = {"failure": None, "error": None, "needs_person": False, "sign_at": None}
@@ -30,13 +30,15 @@ class Order:
 @dataclass(frozen=True)
 class Orders:
     """of: each flow's order. failed: flows that may not start until the supervisor allows it. ends_epoch: a driver with
-    a lease of this epoch or an older one has to end. job: the one that the driver is to do next.
+    a lease of this epoch or an older one has to end. job: the one that the driver is to do next. executors: that the
+    driver is to have; None: as many as Spark's settings say.
     """
 
     of: dict[str, Order]
     failed: frozenset[str]
     ends_epoch: int
     job: JobId | None = None
+    executors: int | None = None
 
 
 def order(connection: Connection, flow: str) -> Order:
@@ -60,8 +62,11 @@ def read(engine: Engine, driver: str, flows: list[str]) -> Orders:
         ends_epoch = connection.execute(
             select(drivers.c.ends_epoch).where(drivers.c.driver == driver)
         ).scalar_one_or_none()
+        executors = connection.execute(
+            select(driver_sizes.c.size).where(driver_sizes.c.driver == driver)
+        ).scalar_one_or_none()
         job = queue.oldest(connection, driver)
-        return Orders(_orders(connection, flows), frozenset(failed.scalars()), ends_epoch or 0, job)
+        return Orders(_orders(connection, flows), frozenset(failed.scalars()), ends_epoch or 0, job, executors)
 
 
 def begin(engine: Engine, flows: list[str], by_hand: bool) -> None:

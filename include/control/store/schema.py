@@ -82,6 +82,31 @@ drivers = Table(
     Column("handle", String, comment="by which its launcher knows it; NULL until it was launched"),
 )
 
+driver_sizes = Table(
+    "driver_size",
+    metadata,
+    Column("driver", String, primary_key=True, comment="whose executors are declared"),
+    Column("size", Integer, nullable=False, comment="the executors that it is to have"),
+    Column("running", Integer, comment="the executors that it had as of late; NULL: it has not said so yet"),
+    Column("cores", Integer, comment="of each of its executors"),
+)
+
+scale_decisions = Table(
+    "scale_decision",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("driver", String, nullable=False),
+    Column("size", Integer, nullable=False, comment="executors from then on"),
+    Column("size_before", Integer, nullable=False),
+    Column("reason", String, nullable=False, comment="include.control.flows.scale.Reason"),
+    Column("need", Float, nullable=False, comment="in executors, not rounded"),
+    Column("has_backlog", Boolean, nullable=False),
+    Column("is_known", Boolean, nullable=False, comment="whether every flow was known"),
+    Column("is_news", Boolean, nullable=False, comment="whether size or reason differ from those of the one before"),
+    Column("inputs", String, nullable=False, comment="JSON of include.control.flows.scale.Observed"),
+)
+
 resets = Table(
     "reset",
     metadata,

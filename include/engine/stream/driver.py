@@ -18,6 +18,7 @@ from include.control.leases.process import Holder, Process
 from include.control.store import database
 from include.engine.rows import prepare
 from include.engine.session import jvm_of, open_session
+from include.engine.stream import executors
 from include.engine.stream.host import Host
 from include.engine.stream.side_jobs import MakeSideJobs
 from include.errors import LeaseLost
@@ -49,7 +50,8 @@ def run(
     try:
         if not once:
             orders.begin(engine, names, by_hand=driver is None)
-        spark = open_session(f"sluice {name}", catalog.load())
+        size = orders.read(engine, driver, []).executors if driver else None
+        spark = open_session(f"sluice {name}", catalog.load(), executors.conf_of(name, size))
         # Delta's queries of its log are small. Each query's session starts with this setting; its batches tune it.
         prepare.tune(spark, expected_rows=0)
         host = Host(spark, engine, renewer, name)

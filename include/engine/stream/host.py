@@ -18,6 +18,7 @@ from include.control.leases import lease
 from include.engine import failure
 from include.engine.checkpoints import checkpoint
 from include.engine.stream import flow, preparation
+from include.engine.stream.executors import Executors
 from include.engine.stream.flow import RunningFlow
 from include.engine.stream.pacer import Pacer
 from include.engine.stream.progress import Progress
@@ -39,7 +40,8 @@ class Host:
         self._engine = engine
         self._renewer = renewer
         self._driver = driver
-        self._progress = Progress(driver)
+        self._executors = Executors(spark, engine, driver)
+        self._progress = Progress(driver, self._executors)
         self._pacer = Pacer(spark)
         self._flows: dict[str, RunningFlow] = {}
         self._orders = Orders({}, frozenset(), 0)
@@ -87,6 +89,7 @@ class Host:
         names = [table.flow for table in tables]
         self._orders = orders.read(self._engine, self._driver, names)
         logs.info(f"driver '{self._driver}' hosts {', '.join(names)}")
+        self._executors.turn(self._orders.executors)
         polls = 0
         while True:
             is_ending = (
@@ -115,6 +118,7 @@ class Host:
             if is_supervised:
                 names += self._new_flows(names)
             self._read_orders(names)
+            self._executors.turn(self._orders.executors)
 
     def stop(self) -> None:
         """Ends all queries and Spark. Unlike `SparkSession.stop` alone, it waits until no query can write."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from include import logs
+from include.engine.stream.executors import Executors
 from include.engine.stream.flow import RunningFlow
 from include.monitoring.query_progress import Journal
 
@@ -22,8 +23,9 @@ KEEP_SECONDS = 5
 class Progress:
     """Journals the progress of one driver's flows. An error never fails a flow: it is printed once, and tried again."""
 
-    def __init__(self, driver: str) -> None:
+    def __init__(self, driver: str, executors: Executors) -> None:
         self._driver = driver
+        self._executors = executors
         self._journal = Journal()
         self._is_failing = False
 
@@ -77,8 +79,10 @@ class Progress:
         return self._line(flow, ending=ending)
 
     def _line(self, flow: RunningFlow, **values: object) -> str:
-        generation = flow.generation
-        return json.dumps({"driver": self._driver, "flow": flow.table.flow, "generation": generation, **values})
+        head = {"driver": self._driver, "flow": flow.table.flow, "generation": flow.generation}
+        if self._executors.running is not None:
+            head["executors"] = self._executors.running
+        return json.dumps({**head, **values})
 
     def _write(self, lines: list[str]) -> None:
         self._journal.write(lines)

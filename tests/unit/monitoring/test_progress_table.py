@@ -120,6 +120,7 @@ def test_a_batch_has_all_that_spark_told_of_it_in_columns():
         "at": NOW + timedelta(seconds=7),
         "flow": FLOW,
         "driver": "main",
+        "executors": None,
         "generation": 2,
         "batch": 7,
         "query_id": "9db2f8f0-a424-4094-93bf-bd383eefd5ab",
