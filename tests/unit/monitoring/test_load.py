@@ -4,15 +4,15 @@ import json
 import time
 
 import pytest
-from tests.support import lake
-from tests.support.lake import checkpoint, delta_offset
-from tests.unit.monitoring.test_progress_table import line, report
 
 from include.control.flows.scale import Batch, Load
 from include.monitoring import load, query_progress
 from include.monitoring.load import ARRIVALS_SECONDS
 from include.monitoring.query_progress import Journal, gather
 from include.spec import Delta, Files, Flow, Kafka
+from tests.support import lake
+from tests.support.lake import checkpoint, delta_offset
+from tests.unit.monitoring.test_progress_table import line, report
 
 SOURCE = "bronze.events"
 READER = Flow(name="silver.readings", source=Delta(SOURCE), comment="")

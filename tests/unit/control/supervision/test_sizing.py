@@ -50,7 +50,7 @@ def test_two_verdicts_make_it_larger_and_a_quiet_quarter_of_an_hour_makes_it_sma
     minutes_pass(engine)
     assert settle(engine, BUSY).reason is Reason.MORE
     assert told(engine) == 5
-    for _ in range(15):
+    for _ in range(14):
         minutes_pass(engine)
         assert settle(engine, IDLE).reason is Reason.LESS_NOT_YET
     minutes_pass(engine)
