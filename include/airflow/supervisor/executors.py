@@ -14,7 +14,7 @@ from include.settings import settings
 def scale_all(engine: Engine, tables: Catalog) -> None:
     """Decide about each declared driver that runs flows. A driver that cannot be judged keeps its size."""
     declared = settings().executors
-    sizing.withdraw(engine, declared)
+    sizing.declare(engine, declared)
     if not declared:
         return
     for driver in declared.keys() - tables.drivers().keys():

@@ -51,6 +51,8 @@ def reconcile_all() -> list[dict[str, str]]:
     launcher = launch.launcher()
     health = source_health.look(engine, tables)
     unhealthy = _settle_definitions(engine, tables) + _settle_promises(engine, tables, health)
+    # A driver that is launched now begins with the executors that it is to have.
+    executors.scale_all(engine, tables)
     handles = supervision.handles(engine)
     liveness = Liveness(handles, launcher)
     for driver, flows in tables.drivers().items():
@@ -60,7 +62,6 @@ def reconcile_all() -> list[dict[str, str]]:
         except Exception as error:
             logs.error(f"driver '{driver}': {error}")
             unhealthy += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
-    executors.scale_all(engine, tables)
     supervision.heartbeat(engine)
     notify.notify_all(engine)
     _gather()

@@ -1,6 +1,6 @@
 """The executors of drivers: what the supervisor decides, with its inputs, and what each driver is told and reports."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ class Size:
 
     @property
     def words(self) -> str:
-        running = "" if self.running in (None, self.size) else f", of which {self.running} run"
+        running = "" if self.running in (None, self.size) else f", and has {self.running}"
         executors = f"driver '{self.driver}' is to have {self.size} executor{'s' if self.size != 1 else ''}{running}"
         return f"{executors}: {self.decision.replayed.words}" if self.decision else executors
 
@@ -65,17 +65,27 @@ class Size:
         return {"driver": self.driver, "size": self.size, "running": self.running, "decision": decision}
 
 
+def declare(engine: Engine, bounds: Mapping[str, tuple[int, int]]) -> None:
+    """Give each declared driver its first size, and leave the others to Spark's own settings. Raises Unreachable.
+
+    bounds: by driver, the fewest and the most executors. A driver begins with the fewest.
+    """
+    with database.transaction(engine) as connection:
+        connection.execute(delete(driver_sizes).where(driver_sizes.c.driver.not_in(bounds)))
+        if bounds:
+            rows = [{"driver": driver, "size": least} for driver, (least, _) in bounds.items()]
+            connection.execute(database.insert(connection, driver_sizes).values(rows).on_conflict_do_nothing())
+
+
 def settle(
     engine: Engine, driver: str, bounds: tuple[int, int], catch_up_seconds: float, loads: tuple[Load, ...]
 ) -> Decision | None:
-    """Decide about a driver, and store the decision for it to follow. None if the last one is too new.
+    """Decide about a declared driver, and store the decision for it to follow. None if the last one is too new.
 
     bounds: the fewest and the most executors. Raises Unreachable.
     """
     least, most = bounds
     with database.transaction(engine) as connection:
-        row = {"driver": driver, "size": least}
-        connection.execute(database.insert(connection, driver_sizes).values(row).on_conflict_do_nothing())
         current = connection.execute(
             select(driver_sizes).where(driver_sizes.c.driver == driver).with_for_update()
         ).one()
@@ -121,12 +131,6 @@ def _store(connection: Connection, driver: str, decision: Decision, now: float, 
         result = f"executors {size_before} to {decision.size}: {decision.reason}, decision {number}"
         has_effect = decision.size != size_before
         audit.record(connection, REQUESTER, "scale", f"driver {driver}", decision.words, result, has_effect)
-
-
-def withdraw(engine: Engine, declared: Collection[str]) -> None:
-    """Leave the other drivers to Spark's own settings. declared: the drivers whose bounds are declared."""
-    with database.transaction(engine) as connection:
-        connection.execute(delete(driver_sizes).where(driver_sizes.c.driver.not_in(declared)))
 
 
 def report(engine: Engine, driver: str, running: int, cores: int) -> None:

@@ -91,7 +91,7 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
     address = f"spark://127.0.0.1:{port}"
     resources = ["--cores", "4", "--memory", "3g", "--work-dir", str(directory / "work")]
     worker = start("Worker", *resources, "--host", "127.0.0.1", "--webui-port", str(free_port()), address)
-    wait_until(lambda: worker_count(ui_port) == 1, 60, (directory / "Master.log").read_text)
+    wait_until(lambda: worker_count(ui_port) == 1, 180, (directory / "Master.log").read_text)
     extra = {"deploy-mode": "cluster", "rest-port": rest_port}
     connection = {"conn_type": "spark", "host": "spark://127.0.0.1", "port": port, "extra": extra}
     connection["password"] = secrets["SPARK_REST_KEY"]

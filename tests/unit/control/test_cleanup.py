@@ -18,8 +18,10 @@ from include.control.store.schema import (
     leases,
     pauses,
     readers,
+    scale_decisions,
     shutdowns,
 )
+from include.control.supervision import sizing
 
 BEGIN = 1_000_000_000.0
 TABLE = "silver.a"
@@ -103,6 +105,25 @@ def test_a_second_year_makes_the_control_database_no_larger_than_the_first(tmp_p
     assert count(engine, audits) - by_schedule == 20 * audit_steps == count(engine, incidents)
     assert count(engine, jobs) == 200 * routine_steps + 20 * audit_steps
     assert count(engine, pauses) == 50 * routine_steps
+
+
+def test_decisions_about_executors_stay_as_long_as_the_audit_that_names_them(engine):
+    numbers = itertools.count(1)
+
+    def decision(days: float, size: int) -> dict:
+        values = {"at": BEGIN - days * DAY_SECONDS, "driver": "main", "size": size, "size_before": 1, "reason": "MORE"}
+        flags = {"need": 1.0, "has_backlog": False, "is_known": True, "is_news": True, "inputs": "{}"}
+        return {"number": next(numbers), **values, **flags}
+
+    def line(days: float, has_effect: bool) -> dict:
+        return {**audit(BEGIN - days * DAY_SECONDS, sizing.REQUESTER), "has_effect": has_effect}
+
+    ages = (retention.AUDIT_DAYS + 1, retention.ROUTINE_DAYS + 1, 1)
+    add(engine, scale_decisions, *(decision(days, size) for days in ages for size in (1, 2)), decision(0, 1))
+    add(engine, audits, *(line(days, has_effect) for days in ages for has_effect in (False, True)), line(0, False))
+    cleanup.forget(engine, BEGIN)
+    assert column(engine, scale_decisions, "number") == [4, 5, 6, 7]
+    assert count(engine, audits) == 4
 
 
 def test_what_is_not_over_stays_however_old_it_is(engine):

@@ -13,16 +13,19 @@ from deltalake import DeltaTable
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
+from include.cli import executors as cli
 from include.cli.status import text as status_text
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.flows import orders
 from include.control.flows.observed_flow import Failure
+from include.control.flows.scale import Load
 from include.control.jobs import store
 from include.control.jobs.store import StoredJob
 from include.control.leases import lease
 from include.control.store import database
 from include.control.store.job_id import JobKind
+from include.control.supervision import sizing
 from include.flows import refreshes
 from include.kafka.retention import RetentionClock
 from include.lake import locations
@@ -213,3 +216,22 @@ def test_the_summary_tells_the_age_of_a_table_whose_log_was_cleaned(monkeypatch)
     lines = {line.split()[0]: line for line in summary().splitlines() if line}
     assert lines["bronze.events"].endswith(" s ago")
     assert lines["silver.readings"].endswith("?")
+
+
+def test_a_driver_whose_executors_are_declared_says_how_many_it_is_to_have_and_why(engine: Engine, capsys):
+    assert flow_statuses()[BRONZE.flow].executors is None
+    sizing.declare(engine, {"main": (2, 6)})
+    assert "driver 'main' is to have 2 executors" in status_text(flow_statuses().values())
+    sizing.settle(engine, "main", (2, 6), 600.0, (Load(BRONZE.flow, None, None, None, ()),))
+    sizing.report(engine, "main", running=1, cores=2)
+    lines = status_text(flow_statuses().values()).splitlines()
+    note = (
+        "driver 'main' is to have 2 executors, and has 1: too few batches or no measure of what is unread, so it stays"
+    )
+    assert lines.count(note) == 1
+    document = json.loads(json.dumps(flow_statuses()[BRONZE.flow].as_json()))["executors"]
+    assert (document["size"], document["running"], document["decision"]["reason"]) == (2, 1, "UNKNOWN")
+    assert document["decision"]["inputs"]["most"] == 6
+    assert document["decision"]["is_replayed"] is True
+    cli.show_decisions()
+    assert "  main  2  UNKNOWN: too few batches" in capsys.readouterr().out

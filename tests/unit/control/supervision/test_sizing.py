@@ -21,6 +21,7 @@ IDLE = replace(BUSY, arrivals=10.0, backlog=0)
 
 
 def settle(engine: Engine, *loads: Load, bounds: tuple[int, int] = (1, 6)) -> Decision | None:
+    sizing.declare(engine, {"main": bounds})
     return sizing.settle(engine, "main", bounds, 600.0, loads)
 
 
@@ -39,10 +40,12 @@ def audited(engine: Engine) -> list[tuple[str, str, str, bool]]:
     return [(row.who, row.action, row.target, row.has_effect) for row in rows]
 
 
-def test_a_driver_whose_executors_are_not_declared_is_told_no_number(engine: Engine):
+def test_a_driver_begins_with_the_fewest_and_one_whose_executors_are_not_declared_is_told_no_number(engine: Engine):
     assert told(engine) is None
-    settle(engine, IDLE)
-    assert (told(engine), told(engine, "other")) == (1, None)
+    sizing.declare(engine, {"main": (2, 6)})
+    assert (told(engine), told(engine, "other")) == (2, None)
+    sizing.declare(engine, {"main": (1, 6)})
+    assert told(engine) == 2, "only a decision changes it"
 
 
 def test_two_verdicts_make_it_larger_and_a_quiet_quarter_of_an_hour_makes_it_smaller(engine: Engine):
@@ -114,16 +117,16 @@ def test_a_driver_says_what_it_has_and_of_how_many_cores(engine: Engine):
     sizing.report(engine, "main", 3, 2)
     size = sizing.sizes(engine)["main"]
     assert (size.size, size.running) == (1, 3)
-    assert size.words.startswith("driver 'main' is to have 1 executor, of which 3 run: it keeps up")
+    assert size.words.startswith("driver 'main' is to have 1 executor, and has 3: it keeps up")
     minutes_pass(engine)
     assert settle(engine, IDLE).inputs.cores == 2
 
 
 def test_a_driver_that_is_no_longer_declared_is_left_to_the_settings_of_spark(engine: Engine):
     settle(engine, IDLE)
-    sizing.withdraw(engine, {"main"})
+    sizing.declare(engine, {"main": (1, 6)})
     assert told(engine) == 1
-    sizing.withdraw(engine, set())
+    sizing.declare(engine, {})
     assert told(engine) is None
     with database.reading(engine) as connection:
         assert connection.execute(select(driver_sizes)).all() == []
