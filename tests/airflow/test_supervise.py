@@ -133,3 +133,18 @@ def test_a_sick_flow_is_one_red_task_with_its_name_and_the_reason(supervise):
     failed_tasks = {task.rendered_map_index for task in run.get_task_instances() if task.state == "failed"}
     assert failed_tasks == {sick_flow}
     assert drivers() == []
+
+
+def test_a_driver_whose_executors_are_declared_is_told_how_many_it_is_to_have(supervise, monkeypatch):
+    engine = database.connect(settings().control_url)
+    commands.execute(engine, Command(Action.STOP, tuple(FLOWS), "a test", "no driver is needed"))
+    monkeypatch.setenv("SLUICE_EXECUTORS", "main=2-4")
+    settings.cache_clear()
+    try:
+        assert supervise.test().state == "success"
+        assert orders.read(engine, "main", []).executors == 2
+    finally:
+        monkeypatch.delenv("SLUICE_EXECUTORS")
+        settings.cache_clear()
+        commands.execute(engine, Command(Action.START, tuple(FLOWS), "a test", "it is over"))
+    assert drivers() == []

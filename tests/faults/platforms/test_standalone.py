@@ -91,14 +91,16 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
     address = f"spark://127.0.0.1:{port}"
     resources = ["--cores", "4", "--memory", "3g", "--work-dir", str(directory / "work")]
     worker = start("Worker", *resources, "--host", "127.0.0.1", "--webui-port", str(free_port()), address)
-    wait_until(lambda: worker_count(ui_port) == 1, 180, (directory / "Master.log").read_text)
     extra = {"deploy-mode": "cluster", "rest-port": rest_port}
     connection = {"conn_type": "spark", "host": "spark://127.0.0.1", "port": port, "extra": extra}
     connection["password"] = secrets["SPARK_REST_KEY"]
-    yield Cluster(worker, directory, json.dumps(connection), f"http://127.0.0.1:{rest_port}")
-    for process in (worker, master):
-        process.terminate()
-        process.wait(30)
+    try:
+        wait_until(lambda: worker_count(ui_port) == 1, 180, (directory / "Master.log").read_text)
+        yield Cluster(worker, directory, json.dumps(connection), f"http://127.0.0.1:{rest_port}")
+    finally:
+        for process in (worker, master):
+            process.terminate()
+            process.wait(30)
 
 
 def worker_count(ui_port: int) -> int:
