@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from include.cli.output import Json, Limit, moment, show
+from include.control.flows import sizing
+from include.control.flows.sizing import StoredDecision
 from include.control.store import database
-from include.control.supervision import sizing
-from include.control.supervision.sizing import StoredDecision
 from include.settings import settings
 
 OfDriver = Annotated[str | None, typer.Argument(metavar="DRIVER", help="Of this driver only.")]

@@ -6,6 +6,7 @@ from sqlalchemy import ColumnElement, Engine, String, Table, cast, delete, exist
 
 from include import retention
 from include.control import schedule
+from include.control.flows import sizing
 from include.control.jobs.store import PLANNED, SKIPPED
 from include.control.jobs.windows import ASKED, OPEN
 from include.control.store import database
@@ -21,7 +22,6 @@ from include.control.store.schema import (
     scale_decisions,
     shutdowns,
 )
-from include.control.supervision import sizing
 
 # Rows per transaction, small enough that nobody waits for it.
 MOST_ROWS = 1_000

@@ -14,15 +14,15 @@ from sqlalchemy import Engine, select
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
 from include.control import first_loads
-from include.control.flows import incidents, orders
+from include.control.flows import incidents, orders, sizing
 from include.control.flows.decide import State
+from include.control.flows.sizing import Size
 from include.control.jobs import store
 from include.control.store import database
 from include.control.store.job_id import JobKind
 from include.control.store.schema import incidents as incident_rows
-from include.control.supervision import lag_history, sizing, supervision
+from include.control.supervision import lag_history, supervision
 from include.control.supervision.lag_history import TREND_SECONDS
-from include.control.supervision.sizing import Size
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError

@@ -4,9 +4,9 @@ from sqlalchemy import Engine
 
 from include import logs
 from include.catalog import Catalog
+from include.control.flows import sizing
 from include.control.leases import lease
 from include.control.store import database
-from include.control.supervision import sizing
 from include.monitoring import load
 from include.settings import settings
 

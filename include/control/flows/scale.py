@@ -185,7 +185,7 @@ def _size(observed: Observed, verdict: Verdict, costs: dict[str, Cost | None]) -
 
 
 def sample(batches: Iterable[Batch]) -> tuple[Batch, ...]:
-    """The newest batches, and of each order of size the newest ones, so that what they cost can be told apart.
+    """The newest batches, and of each order of size the newest ones, which tells what a batch and its rows cost.
 
     batches: newest first.
     """

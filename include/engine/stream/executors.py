@@ -1,4 +1,4 @@
-"""The executors of a driver on a cluster: it has as many as it is told, by the interface of dynamic allocation."""
+"""The executors of a driver on a cluster: it has as many as it is to have, by the interface of dynamic allocation."""
 
 from contextlib import suppress
 
@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 
 from include import logs
-from include.control.supervision import sizing
+from include.control.flows import sizing
 from include.engine.session import jvm_of
 from include.errors import Unreachable
 from include.settings import settings

@@ -23,10 +23,10 @@ from include.airflow.launchers.launch import launcher
 from include.airflow.launchers.standalone import Standalone
 from include.airflow.supervisor import executors
 from include.containers import compose_env, entry
+from include.control.flows import sizing
 from include.control.flows.scale import Reason
 from include.control.store import database
 from include.control.store.schema import scale_decisions
-from include.control.supervision import sizing
 from include.errors import Unreachable
 from include.monitoring import query_progress
 from include.settings import settings

@@ -5,11 +5,10 @@ from sqlalchemy import Engine
 
 from include.airflow.supervisor import executors
 from include.catalog import Catalog
-from include.control.flows import orders
+from include.control.flows import orders, sizing
 from include.control.flows.scale import Reason
 from include.control.leases import lease
 from include.control.store import database
-from include.control.supervision import sizing
 from include.lake import locations
 from include.monitoring import query_progress
 from include.settings import settings

@@ -8,6 +8,7 @@ from sqlalchemy import Engine, Table, func, insert, select, text
 from include import retention
 from include.control import cleanup, schedule
 from include.control.cleanup import DAY_SECONDS
+from include.control.flows import sizing
 from include.control.jobs import store
 from include.control.store import database
 from include.control.store.job_schema import job_events, jobs
@@ -21,7 +22,6 @@ from include.control.store.schema import (
     scale_decisions,
     shutdowns,
 )
-from include.control.supervision import sizing
 
 BEGIN = 1_000_000_000.0
 TABLE = "silver.a"

@@ -12,7 +12,7 @@ from include.monitoring.query_progress import Journal, gather
 from include.spec import Delta, Files, Flow, Kafka
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
-from tests.unit.monitoring.test_progress_table import line, report
+from tests.support.progress_reports import line, report
 
 SOURCE = "bronze.events"
 READER = Flow(name="silver.readings", source=Delta(SOURCE), comment="")

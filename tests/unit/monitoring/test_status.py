@@ -17,7 +17,7 @@ from include.cli import executors as cli
 from include.cli.status import text as status_text
 from include.control import commands
 from include.control.commands import Action, Command
-from include.control.flows import orders
+from include.control.flows import orders, sizing
 from include.control.flows.observed_flow import Failure
 from include.control.flows.scale import Load
 from include.control.jobs import store
@@ -25,7 +25,6 @@ from include.control.jobs.store import StoredJob
 from include.control.leases import lease
 from include.control.store import database
 from include.control.store.job_id import JobKind
-from include.control.supervision import sizing
 from include.flows import refreshes
 from include.kafka.retention import RetentionClock
 from include.lake import locations

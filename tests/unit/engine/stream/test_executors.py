@@ -2,7 +2,7 @@
 
 from sqlalchemy import Engine
 
-from include.control.supervision import sizing
+from include.control.flows import sizing
 from include.engine.stream import executors
 from include.engine.stream.executors import Executors
 from include.settings import settings

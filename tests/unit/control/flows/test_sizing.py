@@ -6,12 +6,11 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine, select, update
 
-from include.control.flows import orders
+from include.control.flows import orders, sizing
 from include.control.flows.scale import Batch, Decision, Load, Reason
+from include.control.flows.sizing import LEAST_GAP_SECONDS, PAST_SECONDS
 from include.control.store import database
 from include.control.store.schema import audits, driver_sizes, scale_decisions
-from include.control.supervision import sizing
-from include.control.supervision.sizing import LEAST_GAP_SECONDS, PAST_SECONDS
 from include.errors import UsageError
 from include.settings import from_environment
 

@@ -1,4 +1,4 @@
-"""The executors of drivers: what the supervisor decides, with its inputs, and what each driver is told and reports."""
+"""The executors of drivers: what the supervisor decides, with its inputs, and what each driver reports."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
