@@ -32,6 +32,7 @@ def runs_in_short_form(test: object) -> bool:
 # These start jobs of their own, which takes minutes. `make test-all` ends the same work by exceptions at the same
 # phases, and lets two processes commit at once without a window between them.
 SHORT_FORMS = {
+    "tests/faults/platforms/test_executors.py": "tests/unit/engine/stream/test_executors.py",
     "tests/faults/platforms/test_online_compaction.py": "tests/faults/platforms/test_committers_on_s3.py",
     "tests/faults/platforms/test_wrong_files.py": "tests/unit/project/test_last_good.py",
     "tests/faults/platforms/test_killed_replay.py": "tests/streaming/jobs/test_replay.py",

@@ -1,4 +1,4 @@
-"""A driver without a cluster has no executors to change. Those with one: tests/faults/platforms/test_standalone.py."""
+"""A driver without a cluster has no executors to change. Those with one: tests/faults/platforms/test_executors.py."""
 
 from sqlalchemy import Engine
 
