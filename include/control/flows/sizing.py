@@ -19,7 +19,7 @@ LEAST_GAP_SECONDS = 30
 
 @dataclass(frozen=True)
 class StoredDecision:
-    """A decision as it was stored. at: seconds since 1970. decision: what this build decides from the same inputs."""
+    """A decision as it was stored. at: seconds since 1970. replayed: what this build decides from the same inputs."""
 
     number: int
     at: float
