@@ -81,8 +81,8 @@ class Executors:
             if self.running <= size:
                 break
             # `SparkContext.killExecutors` would end a busy one, too, whose tasks would run again.
-            one = present.slice(index, index + 1)
-            if context.schedulerBackend().killExecutors(one, False, False, False).size():
+            chosen = present.slice(index, index + 1)
+            if context.schedulerBackend().killExecutors(chosen, False, False, False).size():
                 self._leaving.add(ids[index])
                 self.running -= 1
         self._report()
