@@ -65,7 +65,12 @@ def as_supervisor(pipeline: Pipeline, monkeypatch):
 @pytest.mark.usefixtures("as_supervisor")
 def test_a_driver_gets_more_executors_when_it_is_busy_and_fewer_when_it_is_not(pipeline: Pipeline):
     defaults = Path(pipeline.environment["SPARK_CONF_DIR"]) / "spark-defaults.conf"
-    cluster = ["spark.master local-cluster[3,1,512]", "spark.executor.memory 512m", ""]
+    cluster = [
+        "spark.master local-cluster[3,1,512]",
+        "spark.executor.memory 512m",
+        f"spark.executor.extraClassPath {settings().spark_class_path}",
+        "",
+    ]
     defaults.write_text("\n".join([defaults.read_text(), *cluster]))
     executors.scale_all(pipeline.control, catalog.load())
     pipeline.produce_next()
