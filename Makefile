@@ -12,9 +12,11 @@ export SLUICE_HOME SLUICE_VENV NAME SOURCE COLUMNS KEYS
 
 VENV_BIN := "$$SLUICE_VENV"/bin
 IN_VENV := $(VENV_BIN)/python
-PLATFORMS := $(wildcard tests/airflow tests/docs tests/unit tests/streaming/s3 tests/streaming/kafka \
-	tests/streaming/test_end_to_end.py tests/streaming/test_sql_server.py \
-	tests/faults/platforms tests/faults/changes tests/faults/test_aimed_kills.py)
+# Three processes share the tests: those of platforms wait for processes most of their time, the others compute.
+UNITS := $(wildcard tests/unit tests/docs/test_recipes.py tests/streaming/kafka tests/streaming/rows tests/streaming/s3 \
+	tests/faults/changes tests/faults/platforms/test_store_faults.py tests/faults/test_aimed_kills.py)
+PLATFORMS := $(filter-out $(UNITS),$(wildcard tests/airflow tests/docs/test_*.py tests/faults/platforms/test_*.py \
+	tests/streaming/test_end_to_end.py tests/streaming/test_sql_server.py))
 # They run with the lake on S3, too. The others damage files by hand, or start platforms with a disk of their own.
 ON_S3 := $(addprefix tests/faults/,test_aimed_kills.py test_backfills.py test_full_refreshes.py test_interleavings.py \
 	test_rewinds.py test_windows.py platforms/test_kills.py) \
@@ -22,16 +24,16 @@ ON_S3 := $(addprefix tests/faults/,test_aimed_kills.py test_backfills.py test_fu
 
 LOCK = $(VENV_BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
-# Each of the two processes shows what it did at its end.
-SIDE_BY_SIDE = $(MAKE) --no-print-directory --jobs=2 --output-sync=target test-platforms test-tables
+# Each of the processes shows what it did at its end.
+SIDE_BY_SIDE = $(MAKE) --no-print-directory --jobs=3 --output-sync=target test-platforms test-units test-tables
 # Of all tests, those with this mark.
 MARKED :=
 
 # What checks Sluice needs more packages than what runs it.
-dev docs test test-rest test-all test-setup test-platforms test-tables faults-on-s3 soak protocol lint mutants: DEV := --dev
+dev docs test test-rest test-all test-setup test-platforms test-units test-tables faults-on-s3 soak protocol lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 connect tlc store class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-tables lint lock docs compose-env screenshot recording bench faults faults-on-s3 soak protocol mutants clean
+.PHONY: help setup dev s3 connect tlc store class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-units test-tables lint lock docs compose-env screenshot recording bench faults faults-on-s3 soak protocol mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,11 +72,14 @@ test-all: test-setup ## all tests at once, which is quicker than the two above i
 test-setup: setup s3 connect tlc
 	-@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target class-data store
 
-test-platforms: setup s3 connect tlc ## of all tests, unit tests, and those that start platforms and drivers of their own
+test-platforms: setup s3 connect ## of all tests, those of Airflow and of the documentation, which start platforms
 	@$(IN_VENV) -m pytest -m "$(MARKED)" $(PLATFORMS)
 
-test-tables: setup s3 ## of all tests, the others, most of which share one Spark session
-	@$(IN_VENV) -m pytest -m "$(MARKED)" $(PLATFORMS:%=--ignore=%)
+test-units: setup s3 connect tlc ## of all tests, unit tests, and those of brokers, stores and databases
+	@$(IN_VENV) -m pytest -m "$(MARKED)" $(UNITS)
+
+test-tables: setup s3 ## of all tests, the others, which share one Spark session
+	@$(IN_VENV) -m pytest -m "$(MARKED)" $(patsubst %,--ignore=%,$(PLATFORMS) $(UNITS))
 
 lint: venv ## style, format and types
 	@$(VENV_BIN)/ruff check .

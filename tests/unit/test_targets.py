@@ -30,8 +30,10 @@ def runs_in_short_form(test: object) -> bool:
 
 
 # These start jobs of their own, which takes minutes. `make test-all` ends the same work by exceptions at the same
-# phases, and lets two processes commit at once without a window between them.
+# phases, and lets two processes commit at once without a window between them. The README's demo kills a driver of a
+# platform with Airflow.
 SHORT_FORMS = {
+    "tests/faults/platforms/test_airflow.py": "tests/docs/test_readme.py",
     "tests/faults/platforms/test_executors.py": "tests/unit/engine/stream/test_executors.py",
     "tests/faults/platforms/test_online_compaction.py": "tests/faults/platforms/test_committers_on_s3.py",
     "tests/faults/platforms/test_wrong_files.py": "tests/unit/project/test_last_good.py",
@@ -117,6 +119,14 @@ def test_a_test_is_slow_by_its_folder_its_file_its_name_or_its_database():
     assert [is_slow(name) for name in (*slow, *quick)] == [True, True, False, False, False]
 
 
+def dry_run(*targets: str) -> list[str]:
+    """The commands of these targets."""
+    # Within another make, it would also print which directory it enters, and take its variables.
+    excluded = ("MAKE", "MFLAGS", "MARKED")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(excluded)}
+    return subprocess.check_output(["make", "--dry-run", *targets], cwd=ROOT, env=variables, text=True).splitlines()
+
+
 def test_make_test_and_make_test_rest_are_all_tests():
     marked = re.findall(r"^(test\S*): test-setup .*\n\t@\$\(SIDE_BY_SIDE\) MARKED=(.*)$", MAKEFILE, re.MULTILINE)
     assert marked == [("test", '"not slow"'), ("test-rest", "slow")]
@@ -126,19 +136,20 @@ def test_make_test_and_make_test_rest_are_all_tests():
 def test_make_faults_is_make_test_all_at_full_length_and_then_a_part_of_it_with_the_lake_on_s3():
     [recipe] = re.findall(r"^faults: .*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
     assert recipe == "\t@SLUICE_FAULTS=full $(MAKE) test-all\n\t@SLUICE_FAULTS=full $(MAKE) faults-on-s3\n"
-    # Within another make, it would also print which directory it enters.
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    command = ["make", "--dry-run", "faults-on-s3"]
-    on_s3 = subprocess.check_output(command, cwd=ROOT, env=variables, text=True).splitlines()[-1]
-    command, _, files = on_s3.partition(" -m pytest ")
+    command, _, files = dry_run("faults-on-s3")[-1].partition(" -m pytest ")
     assert command.startswith("SLUICE_TEST_LAKE=s3 ")
     assert {ROOT / file for file in files.split()} < set(TESTS)
 
 
-def test_the_two_processes_run_all_tests_with_the_mark():
-    recipe = r'^\t@\$\(IN_VENV\) -m pytest -m "\$\(MARKED\)" (.*PLATFORMS.*)$'
-    platform_run, other_run = re.findall(recipe, MAKEFILE, re.MULTILINE)
-    assert (platform_run, other_run) == ("$(PLATFORMS)", "$(PLATFORMS:%=--ignore=%)")
+def test_the_three_processes_run_each_test_once():
+    targets = ("test-platforms", "test-units", "test-tables")
+    calls = [line.partition(" -m pytest ")[2] for line in dry_run(*targets) if " -m pytest " in line]
+    assert all(call.startswith('-m "" ') for call in calls)
+    platforms, units, ignored = (call.removeprefix('-m "" ').split() for call in calls)
+    assert sorted(ignored) == sorted(f"--ignore={path}" for path in (*platforms, *units))
+    folders = [path for path in (*platforms, *units) if (ROOT / path).is_dir()]
+    assert not [(path, folder) for path in (*platforms, *units) for folder in folders if path.startswith(f"{folder}/")]
+    assert len({*platforms, *units}) == len(platforms) + len(units)
 
 
 def test_what_checks_sluice_holds_all_that_runs_it_in_the_same_versions():
