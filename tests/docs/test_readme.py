@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.conftest import ROOT, free_port
 from tests.support.jobs.process import SHORT_LIVED
+from tests.support.live import ODD_NAME
 
 FOLLOWING = ("operate/start-and-stop.md", "guides/read-tables.md")
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / page for page in FOLLOWING)]
@@ -44,7 +46,10 @@ def readme_block(start: str) -> str:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("readme")
+    # The pages put the directory between apostrophes.
+    directory = tmp_path_factory.mktemp("readme") / ODD_NAME.replace("'", "")
+    directory.mkdir()
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +73,7 @@ def run(home: Path):
     }
 
     def command(text: str) -> subprocess.CompletedProcess:
-        text = text.replace("source var/env.sh", f"source {home}/env.sh")
+        text = text.replace("source var/env.sh", f"source {shlex.quote(str(home))}/env.sh")
         return subprocess.run(
             ["bash", "-c", text], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
         )
@@ -90,13 +95,13 @@ def test_the_platform_comes_up_is_read_and_goes_down_as_the_readme_says(run, hom
     looked = run(f"cd / && {command} status --json")
     assert (looked.returncode, looked.stderr) == (0, "")
     assert "gold.heart_rate_by_model" in up.stdout
-    summary = "\n".join(up.stdout.splitlines()[-5:]).replace(str(home), "<SLUICE_HOME>")
+    summary = "\n".join(up.stdout.splitlines()[-5:]).replace(command, "sluice").replace(str(home), "<SLUICE_HOME>")
     assert shape(summary) == shape(readme_block("Airflow  "))
     second_up = run("make up")
     assert second_up.returncode == 0, second_up.stdout + second_up.stderr
     demo = run("make demo")
     assert demo.returncode == 0, demo.stdout + demo.stderr
-    assert shape(demo.stdout) == shape(readme_block("1. "))
+    assert shape(demo.stdout.replace(command, "sluice")) == shape(readme_block("1. "))
     status = run("make status")
     assert status.returncode == 0, status.stderr
     assert re.search(r"kafka-broker +\d+", status.stdout)
@@ -110,7 +115,9 @@ def test_the_platform_comes_up_is_read_and_goes_down_as_the_readme_says(run, hom
         assert result.returncode == 0, result.stderr
         assert re.search(r"\d", result.stdout)
     down = run("make down")
-    assert re.fullmatch(rf"stopped \d+ processes of {home}", down.stdout.splitlines()[-1]), down.stdout + down.stderr
+    assert re.fullmatch(rf"stopped \d+ processes of {re.escape(str(home))}", down.stdout.splitlines()[-1]), (
+        down.stdout + down.stderr
+    )
     assert run("make down").stdout.splitlines()[-1] == f"nothing of {home} was running"
     states = run("source var/env.sh && sluice status").stdout
     assert states.startswith("The platform is down: `make down` stopped it ")

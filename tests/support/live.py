@@ -32,6 +32,8 @@ from tests.support.pipeline import Pipeline, stop_other_flows
 from tests.support.waiting import wait_until
 
 DRIVER = "main"
+# The home of a person who names folders as people do, 200 characters long.
+ODD_NAME = 'Zuhause "von Käufer\'s" 1 (x); & '.ljust(200, "x")
 _run_numbers = count(1)
 
 

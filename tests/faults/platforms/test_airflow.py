@@ -19,22 +19,18 @@ from include.control.leases.process import Holder, Process
 from include.lake import locations
 from include.local import airflow
 from include.local.up import SUPERVISOR
-from tests.support.flows import FULL, only_in_full_runs
-from tests.support.live import DRIVER, Live, running_platform
+from tests.support.flows import only_in_full_runs
+from tests.support.live import DRIVER, ODD_NAME, Live, running_platform
 from tests.support.waiting import sleep_through, wait_until
 
-KILLS = 10 if FULL else 1
+KILLS = 10
 SEED = int(os.environ.get("SLUICE_SEED", "4"))
 BRONZE, SILVER = "bronze.tracker_events", "silver.tracker_readings"
 
 
-# The home of a person who names folders as people do, 200 characters long.
-HOME = 'Zuhause "von Käufer\'s" 1 (x); & '.ljust(200, "x")
-
-
 @pytest.fixture(scope="module")
 def live(tmp_path_factory) -> Iterator[Live]:
-    with running_platform(tmp_path_factory.mktemp("live") / HOME) as platform:
+    with running_platform(tmp_path_factory.mktemp("live") / ODD_NAME) as platform:
         yield platform
 
 
@@ -56,6 +52,7 @@ def seconds_to_recover(live: Live, target: str, with_command: bool) -> float:
     return time.monotonic() - killed_at
 
 
+@only_in_full_runs
 def test_a_killed_driver_comes_back_by_itself_and_nothing_is_lost_or_doubled(live: Live, capsys):
     rng, recoveries = random.Random(SEED), []
     for number in range(KILLS):
@@ -75,9 +72,8 @@ def test_parts_of_airflow_that_die_take_no_stream_along_and_start_none_twice(liv
     components = random.Random(SEED).sample(sorted(airflow.COMMANDS), len(airflow.COMMANDS))
     driver = live.wait_for_driver()
     with live.never_two_drivers():
-        for group in [[component] for component in components] if FULL else [components]:
-            for component in group:
-                kill(live.platform.find(component))
+        for component in components:
+            kill(live.platform.find(component))
             live.wait_for_commit()
             live.up()
             live.wait_for_supervisor()
