@@ -99,8 +99,11 @@ def quiet_proxy(proxy: StoreProxy) -> None:
 
 @pytest.fixture
 def table(bucket: Bucket, request: pytest.FixtureRequest) -> str:
-    """The key of a new table with a version 0, and as few checkpoints as Sluice's tables have."""
-    table = request.node.name
+    return new_table(bucket, request.node.name)
+
+
+def new_table(bucket: Bucket, table: str) -> str:
+    """Create a table with a version 0, and as few checkpoints as Sluice's tables have. Returns its key."""
     properties = {"delta.checkpointInterval": "100"}
     rows = pa.table({"number": [1]})
     write_deltalake(f"s3://{bucket.name}/{table}", rows, storage_options=bucket.options, configuration=properties)
@@ -139,8 +142,9 @@ def assert_holds(bucket: Bucket, table: str, committers: tuple[Committer, ...], 
     assert len(ids) == versions
 
 
-def test_two_processes_that_race_for_each_version_lose_none(bucket, proxy, committers, table):
-    first, _ = committers
+def race(bucket: Bucket, proxy: StoreProxy, committers: tuple[Committer, Committer], table: str) -> int:
+    """Let both commit as fast as they can. Returns how many commits of the first process came late."""
+    proxy.requests.clear()
     for committer in committers:
         committer.race(bucket.url(table), VERSIONS // 2, "free")
     for committer in committers:
@@ -148,9 +152,15 @@ def test_two_processes_that_race_for_each_version_lose_none(bucket, proxy, commi
     assert_holds(bucket, table, committers, VERSIONS)
     tries = [request for request in proxy.requests if "/_delta_log/" in request.path and request.puts(".json")]
     assert {request.if_none_match for request in tries} == {"*"}
-    refused = len(tries) - len(first.committed)
+    refused = len(tries) - len(committers[0].committed)
     print(f"{VERSIONS:,} versions; of {len(tries):,} commits of the first process, {refused:,} came late")
-    assert refused > 0
+    return refused
+
+
+def test_two_processes_that_race_for_each_version_lose_none(bucket, proxy, committers, request):
+    # On a busy machine, one may be done before the other begins.
+    tables = (new_table(bucket, f"{request.node.name}-{number}") for number in range(5))
+    assert any(race(bucket, proxy, committers, table) for table in tables)
 
 
 def test_a_late_commit_fails_by_itself_and_is_made_again_as_the_next_version(bucket, proxy, committers, table):
