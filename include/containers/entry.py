@@ -1,14 +1,18 @@
 """The first process of each container. It writes what programs read at their start, and becomes the command.
 
 python -m include.containers.entry airflow scheduler
+
+On Kubernetes, each file `SLUICE_SECRETS/*/VARIABLE` is a variable, and Spark calls `driver` or `executor` in its pods.
 """
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from include.containers import spark_pods
 from include.control.store import private_files
 from include.errors import report
 from include.local import environment
@@ -16,6 +20,7 @@ from include.local.environment import USER, java_options, java_property
 from include.settings import ROOT, settings
 
 SPARK_DEFAULTS = ROOT / "containers" / "spark-defaults.conf"
+VARIABLE = re.compile("[A-Z][A-Z0-9_]*")
 # By variable of a container that knows it: the setting of Spark.
 SECRETS = {
     "SPARK_AUTH_SECRET": "spark.authenticate.secret",
@@ -25,22 +30,37 @@ PASSWORDS_FILE = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"
 
 
 def main() -> None:
-    for directory in (settings().logs, settings().temporary):
-        directory.mkdir(parents=True, exist_ok=True)
-    write_spark(Path(os.environ["SPARK_CONF_DIR"]), os.environ)
+    if directory := os.environ.get("SLUICE_SECRETS"):
+        os.environ.update(read_secrets(Path(directory)))
+    for folder in (settings().logs, settings().temporary):
+        folder.mkdir(parents=True, exist_ok=True)
+    command = sys.argv[1:]
+    if command[0] in spark_pods.COMMANDS:
+        # Spark has mounted its configuration.
+        command = spark_pods.COMMANDS[command[0]](command[1:], os.environ)
+    else:
+        write_spark(Path(os.environ["SPARK_CONF_DIR"]), os.environ)
     if password := os.environ.get("AIRFLOW_ADMIN_PASSWORD"):
         _write_secret(Path(os.environ[PASSWORDS_FILE]), json.dumps({USER: password}))
-    command = sys.argv[1:]
     os.execvp(command[0], command)
 
 
+def read_secrets(directory: Path) -> dict[str, str]:
+    """The variables that mounted secrets hold, by the names of their files. A final line end is no part of them."""
+    files = [file for file in sorted(directory.glob("*/*")) if VARIABLE.fullmatch(file.name)]
+    return {file.name: file.read_text().removesuffix("\n") for file in files}
+
+
 def write_spark(directory: Path, variables: Mapping[str, str]) -> None:
-    """Write the configuration of Spark, with the secrets of these variables."""
+    """Write the configuration of Spark, with the secrets of these variables. SLUICE_SPARK_DEFAULTS: a file to begin
+    with, instead of the one of a standalone cluster.
+    """
+    defaults = Path(variables.get("SLUICE_SPARK_DEFAULTS") or SPARK_DEFAULTS)
     directory.mkdir(parents=True, exist_ok=True)
     options = [*environment.DRIVER_OPTIONS, environment.QUICK_FORK, f"-Djava.io.tmpdir={settings().temporary}"]
     lines = [f"spark.driver.extraJavaOptions {java_property(java_options(options))}"]
     lines += [f"{setting} {java_property(variables[name])}" for name, setting in SECRETS.items() if name in variables]
-    _write_secret(directory / "spark-defaults.conf", "\n".join([SPARK_DEFAULTS.read_text(), *lines, ""]))
+    _write_secret(directory / "spark-defaults.conf", "\n".join([defaults.read_text(), *lines, ""]))
     (directory / "log4j2.properties").write_text(environment.spark_logging())
 
 

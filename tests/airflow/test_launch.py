@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from include.airflow.launchers.cluster import Kubernetes, Yarn
-from include.airflow.launchers.launch import launcher
+from include.airflow.launchers.kubernetes import Kubernetes
+from include.airflow.launchers.launch import launcher, launcher_of
 from include.airflow.launchers.standalone import Standalone
 from include.airflow.launchers.submit import Local
+from include.airflow.launchers.yarn import Yarn
 from include.errors import UsageError
 
 CLUSTER = {"deploy-mode": "cluster"}
@@ -74,3 +75,16 @@ def test_a_connection_that_asks_for_nothing_that_exists_is_refused(connect, fiel
     connect(**fields)
     with pytest.raises(UsageError, match=sentence):
         launcher()
+
+
+@pytest.mark.parametrize(
+    ("handle", "expected"),
+    [
+        ({"pid": 1}, Local("")),
+        ({"submission": "driver-7", "rest": "http://m:6066"}, Standalone("", "http://m:6066")),
+        ({"master": "k8s://https://m", "namespace": "n", "pod": "p"}, Kubernetes("k8s://https://m")),
+        ({"name": "tag"}, Yarn("q")),
+    ],
+)
+def test_a_driver_is_asked_for_where_it_was_started_also_after_the_connection_has_changed(handle, expected):
+    assert launcher_of(json.dumps(handle), Yarn("q")) == expected

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from include.airflow import tasks
 from include.airflow.launchers import launch
+from include.airflow.launchers.kubernetes import Kubernetes
 from include.airflow.launchers.standalone import Standalone
 from include.airflow.launchers.submit import Local
 from tests.conftest import ROOT
@@ -37,6 +38,21 @@ class Cluster(Standalone):
         return "driver-7/stderr"
 
 
+@dataclass(frozen=True)
+class Pods(Kubernetes):
+    """A Kubernetes that answers each question for the state of a job by the next of `states`."""
+
+    states: list[str | None] = field(default_factory=list)
+    submitted: list[tuple[Path, list[str], str]] = field(default_factory=list)
+
+    def submit(self, job: Path, arguments: list[str], name: str) -> str:
+        self.submitted.append((job, arguments, name))
+        return json.dumps({"pod": "sluice-backfill-7", "namespace": "streams", "master": self.master})
+
+    def state(self, handle: str) -> str | None:
+        return self.states.pop(0)
+
+
 @pytest.fixture
 def job(monkeypatch) -> tasks.SparkJobOperator:
     monkeypatch.setattr(tasks, "POLL_SECONDS", 0)
@@ -59,6 +75,19 @@ def test_a_job_that_fails_on_its_cluster_fails_its_task_and_names_its_output(job
     monkeypatch.setattr(launch, "launcher", lambda: cluster)
     with pytest.raises(AirflowException, match=f"the job is {state}: read driver-7/stderr"):
         job.execute({})
+
+
+@pytest.mark.parametrize("state", ["FAILED", "LOST"])
+def test_a_job_on_kubernetes_is_a_pod_that_is_waited_for(job, monkeypatch, state: str):
+    pods = Pods("k8s://https://m", states=[None, "FINISHED", None, state])
+    monkeypatch.setattr(launch, "launcher", lambda: pods)
+    job.execute({})
+    assert pods.submitted == [
+        (ROOT / "jobs" / "backfill.py", ["--table", "silver.events", "--from", ""], "backfill silver.events")
+    ]
+    with pytest.raises(AirflowException, match=f"the job is {state}: read kubectl logs -n streams sluice-backfill-7"):
+        job.execute({})
+    assert pods.states == []
 
 
 def test_a_task_that_is_killed_kills_its_job(job, monkeypatch):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import Engine, select, update
 
@@ -164,6 +165,21 @@ def test_for_cron_it_looks_once_and_its_exit_code_says_what_it_saw(engine, airfl
     store_heartbeat(engine, 0)
     assert subprocess.run([*COMMAND, "--once"]).returncode == 0
     assert [message["is_over"] for message in receiver.messages] == [False, True]
+
+
+def test_a_probe_sees_by_a_file_that_the_watchdog_looks_and_that_it_hangs(engine, tmp_path: Path):
+    alive = tmp_path / "alive"
+    watchdog = subprocess.Popen([*COMMAND, "--every", "0.1", "--alive", str(alive)], stderr=subprocess.DEVNULL)
+    try:
+        wait_until(alive.exists, 60)
+        watchdog.send_signal(signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(watchdog.pid).status() == psutil.STATUS_STOPPED, 10)
+        touched_at = alive.stat().st_mtime_ns
+        watchdog.send_signal(signal.SIGCONT)
+        wait_until(lambda: alive.stat().st_mtime_ns > touched_at, 60)
+    finally:
+        watchdog.kill()
+        watchdog.wait()
 
 
 def test_neither_a_fresh_start_nor_a_sleeping_machine_is_held_against_the_supervisor(engine):

@@ -31,10 +31,12 @@ class Server:
     def url(self) -> str:
         return f"postgresql+psycopg://sluice@127.0.0.1:{self.port}/postgres"
 
-    def add_user(self, name: str, password: str) -> str:
-        """Adds a user that has to show its password. Returns the URL of its connections, without the password."""
+    def add_user(self, name: str, password: str, network: str = "127.0.0.1/32") -> str:
+        """Adds a user that has to show its password, from addresses of the network. Returns the URL of its connections,
+        without the password.
+        """
         access = self._directory / "data" / "pg_hba.conf"
-        access.write_text(f"host all {name} 127.0.0.1/32 scram-sha-256\n{access.read_text()}")
+        access.write_text(f"host all {name} {network} scram-sha-256\n{access.read_text()}")
         with self.connection() as connection:
             connection.execute(f"CREATE ROLE {name} SUPERUSER LOGIN PASSWORD '{password}'")
             connection.execute("SELECT pg_reload_conf()")

@@ -13,9 +13,10 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from include import logs
-from include.airflow.launchers.cluster import Kubernetes, Yarn
+from include.airflow.launchers.kubernetes import Kubernetes
 from include.airflow.launchers.standalone import Standalone
 from include.airflow.launchers.submit import Local
+from include.airflow.launchers.yarn import Yarn
 from include.errors import UsageError
 
 CONNECTION = "spark_default"
@@ -69,6 +70,8 @@ def launcher_of(handle: str, current: Launcher) -> Launcher:
         return Local("")
     if "rest" in document:
         return Standalone("", document["rest"], current.key if isinstance(current, Standalone) else "")
+    if "pod" in document:
+        return Kubernetes(document["master"])
     return current
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +33,14 @@ HANDED_ON = tuple(
 )
 
 
-def start_detached(driver: str, options: list[str]) -> Process:
-    """Start spark-submit for the flows of `driver`. Its output is appended to `log(driver)`."""
+def start_detached(
+    driver: str, options: list[str], job: str = str(JOB), arguments: Sequence[str] | None = None
+) -> Process:
+    """Start spark-submit for a job, by default for the flows of `driver`. Its output is appended to `log(driver)`."""
+    words = [job, *(("--driver", driver) if arguments is None else arguments)]
     with _open_log(driver) as output:
         submitter = subprocess.Popen(
-            [str(SPARK_SUBMIT), *options, "--name", f"sluice {driver}", str(JOB), "--driver", driver],
+            [str(SPARK_SUBMIT), *options, "--name", f"sluice {driver}", *words],
             cwd=ROOT,
             env={**os.environ, **utf8(os.environ), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
             stdin=subprocess.DEVNULL,
@@ -88,6 +91,20 @@ def settings_to_hand_on(password_source: str) -> dict[str, str]:
         "SLUICE_CONTROL_URL": current.control_url,
     }
     return variables | {name: str(value) for name, value in resolved.items()} | kafka_variables(current)
+
+
+def environment(prefix: str, password_source: str) -> dict[str, str]:
+    """`settings_to_hand_on` as Spark properties. Raises UsageError, too, if the control database is a file."""
+    if make_url(settings().control_url).get_backend_name() == "sqlite":
+        raise UsageError(
+            "SLUICE_CONTROL_URL is SQLite, a file that a driver on another machine cannot share: set it to a PostgreSQL"
+        )
+    return {prefix + name: value for name, value in settings_to_hand_on(password_source).items()}
+
+
+def properties(conf: Mapping[str, str]) -> list[str]:
+    """Spark properties as options of spark-submit."""
+    return [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
 
 
 def log(driver: str) -> Path:

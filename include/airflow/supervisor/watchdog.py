@@ -247,6 +247,7 @@ def main() -> int:
     parser.add_argument("--once", action="store_true", help="look once; exit code 1 when the supervisor is late")
     parser.add_argument("--every", type=float, default=EVERY_SECONDS, metavar="SECONDS")
     parser.add_argument("--late", type=float, default=LATE_SECONDS, metavar="SECONDS")
+    parser.add_argument("--alive", type=Path, metavar="FILE", help="touched after each look, for a probe")
     options = parser.parse_args()
     logs.start()
     if options.once:
@@ -262,6 +263,8 @@ def main() -> int:
             except Exception as error:
                 # The watchdog must survive every error.
                 logs.error(f"a check failed: {error}", traceback=True)
+        if options.alive:
+            options.alive.touch()
         time.sleep(options.every)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import javaproperties
 import pytest
 
-from include.containers import entry, examples
+from include.containers import entry, examples, spark_pods
 from include.containers.kafka import Node
 from include.errors import SluiceError
 
@@ -55,3 +55,56 @@ def test_a_feed_that_ends_ends_the_others(tmp_path: Path):
         examples.require(processes)
     examples.stop(processes)
     assert sleeps.returncode is not None
+
+
+def test_a_file_of_a_mounted_secret_is_a_variable_if_its_name_is_one(tmp_path: Path):
+    # As Kubernetes mounts a secret: links into a directory with another name at each change.
+    versions = tmp_path / "database" / "..2026_01_01"
+    versions.mkdir(parents=True)
+    for name, text in {"PGPASSWORD": "a\n b\n", "client.properties": "sasl.jaas.config=c", "auth-secret": "d"}.items():
+        (versions / name).write_text(text)
+        (tmp_path / "database" / name).symlink_to(Path("..data", name))
+    (tmp_path / "database" / "..data").symlink_to(versions.name)
+    (tmp_path / "storage").mkdir()
+    (tmp_path / "storage" / "AWS_ACCESS_KEY_ID").write_text("e")
+    assert entry.read_secrets(tmp_path) == {"PGPASSWORD": "a\n b", "AWS_ACCESS_KEY_ID": "e"}
+
+
+def test_the_configuration_of_spark_begins_with_the_file_that_a_variable_names(tmp_path: Path):
+    (tmp_path / "own.conf").write_text("spark.kubernetes.namespace streams")
+    entry.write_spark(tmp_path / "conf", {"SLUICE_SPARK_DEFAULTS": str(tmp_path / "own.conf")})
+    settings = defaults(tmp_path / "conf" / "spark-defaults.conf")
+    assert settings["spark.kubernetes.namespace"] == "streams"
+    assert "spark.deploy.recoveryMode" not in settings
+    assert "-XX:+UseSerialGC" in settings["spark.driver.extraJavaOptions"]
+
+
+def test_a_pod_of_spark_becomes_what_spark_asks_for():
+    words = ["--properties-file", "/opt/spark/conf/spark.properties", "local:///job.py", "--driver", "main"]
+    command = spark_pods.driver(words, {"SPARK_DRIVER_BIND_ADDRESS": "10.0.0.7"})
+    assert command[:3] == ["spark-submit", "--deploy-mode", "client"]
+    assert "spark.driver.bindAddress=10.0.0.7" in command
+    assert command[-len(words) :] == words
+
+    options = {f"SPARK_JAVA_OPT_{number}": f"-Dnumber={number}" for number in (10, 9, 0)}
+    command = spark_pods.executor(
+        [],
+        {
+            **options,
+            "SPARK_CLASSPATH": "/opt/jars/spark/*",
+            "SPARK_EXECUTOR_MEMORY": "768m",
+            "SPARK_DRIVER_URL": "spark://driver",
+            "SPARK_EXECUTOR_ID": "1",
+            "SPARK_EXECUTOR_CORES": "2",
+            "SPARK_APPLICATION_ID": "spark-7",
+            "SPARK_EXECUTOR_POD_IP": "10.0.0.8",
+            "SPARK_RESOURCE_PROFILE_ID": "0",
+            "SPARK_EXECUTOR_POD_NAME": "main-exec-1",
+        },
+    )
+    assert command[1:5] == ["-Dnumber=0", "-Dnumber=9", "-Dnumber=10", "-Dspark.master=k8s://driver"]
+    assert {"-Xms768m", "-Xmx768m"} <= {*command}
+    class_path = command[command.index("-cp") + 1].split(":")
+    assert class_path[0] == "/opt/jars/spark/*"
+    assert class_path[1].endswith("/pyspark/jars/*")
+    assert command[command.index("--hostname") + 1] == "10.0.0.8"

@@ -1,4 +1,4 @@
-"""Drivers on Kubernetes and YARN: the commands for spark-submit and yarn, and their output."""
+"""Drivers on YARN: the commands for spark-submit and yarn, and their output."""
 
 import json
 import os
@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from include.airflow.launchers import cluster, submit
-from include.airflow.launchers.cluster import Kubernetes, Yarn
+from include.airflow.launchers import submit
+from include.airflow.launchers.yarn import Yarn
+from include.control.leases.process import Process
 from include.errors import Unreachable, UsageError
-from include.settings import settings
 from tests.support.waiting import wait_until
 
 URL = "postgresql+psycopg://sluice@db.example/control"
-MASTER = "k8s://https://k8s.example:6443"
 
 
 @pytest.fixture(autouse=True)
@@ -46,10 +45,10 @@ def answers(tmp_path: Path, monkeypatch) -> Callable[..., Path]:
     return install
 
 
-def wait_for_submission(launcher: Kubernetes | Yarn, handle: str) -> dict:
+def wait_for_submission(launcher: Yarn, handle: str) -> dict:
     """Wait until spark-submit ends. Returns the decoded handle."""
     value = json.loads(handle)
-    wait_until(lambda: not cluster.Process(**value["submitter"]).is_alive, 10)
+    wait_until(lambda: not Process(**value["submitter"]).is_alive, 10)
     return value
 
 
@@ -60,28 +59,6 @@ def conf(options: list[str]) -> dict[str, str]:
 
 def option(options: list[str], name: str) -> str:
     return options[options.index(name) + 1]
-
-
-def test_a_driver_on_a_cluster_is_told_the_files_of_its_kafka_clusters_and_nothing_in_them(own_settings, tmp_path):
-    (tmp_path / "eu.properties").write_text("bootstrap.servers=one:1\nsasl.jaas.config=hush\n")
-    own_settings(SLUICE_KAFKA_EU_CONFIG=tmp_path / "eu.properties")
-    options = Kubernetes(MASTER, None).options("sluice-main-1a2b3c4d")
-    file = conf(options)["spark.kubernetes.driverEnv.SLUICE_KAFKA_EU_CONFIG"]
-    assert file == str(tmp_path / "eu.properties")
-    assert "hush" not in " ".join(options)
-
-
-def test_kubernetes_is_told_the_pod_and_the_settings_and_does_not_wait():
-    options = Kubernetes(MASTER, "streams").options("sluice-main-1a2b3c4d")
-    assert option(options, "--master") == MASTER
-    assert option(options, "--deploy-mode") == "cluster"
-    properties = conf(options)
-    assert properties["spark.kubernetes.driver.pod.name"] == "sluice-main-1a2b3c4d"
-    assert properties["spark.kubernetes.submission.waitAppCompletion"] == "false"
-    assert properties["spark.kubernetes.namespace"] == "streams"
-    assert properties["spark.kubernetes.driverEnv.SLUICE_CONTROL_URL"] == URL
-    assert properties["spark.kubernetes.driverEnv.SLUICE_HOME"] == str(settings().home)
-    assert "spark.kubernetes.namespace" not in conf(Kubernetes(MASTER, None).options("sluice-main-1a2b3c4d"))
 
 
 def test_yarn_is_told_the_tag_the_queue_and_the_settings_and_neither_waits_nor_restarts():
@@ -97,23 +74,19 @@ def test_yarn_is_told_the_tag_the_queue_and_the_settings_and_neither_waits_nor_r
     assert "--queue" not in Yarn(None).options("sluice-main-1a2b3c4d")
 
 
-@pytest.mark.parametrize(
-    ("launcher", "way"),
-    [(Kubernetes(MASTER, None), "spark.kubernetes.driver.secretKeyRef.PGPASSWORD"), (Yarn(None), ".pgpass")],
-)
-def test_a_password_never_stands_on_the_command_line(control_database, answers, launcher, way):
+def test_a_password_never_stands_on_the_command_line(control_database, answers):
     calls = answers("spark-submit", "")
     for url in (URL.replace("@", ":hush@"), f"{URL}?password=hush"):
         control_database(url)
-        with pytest.raises(UsageError, match=way) as error:
-            launcher.launch("main")
+        with pytest.raises(UsageError, match=".pgpass") as error:
+            Yarn(None).launch("main")
         assert "hush" not in str(error.value)
     assert calls.read_text() == ""
 
 
 def test_a_setting_that_nobody_called_public_is_not_handed_on(monkeypatch):
     monkeypatch.setenv("SLUICE_SOME_HOOK", "hush")
-    assert not any("hush" in word for word in Kubernetes(MASTER, None).options("pod") + Yarn(None).options("tag"))
+    assert not any("hush" in word for word in Yarn(None).options("tag"))
 
 
 def test_a_control_database_in_a_file_of_this_machine_is_refused(control_database):
@@ -133,45 +106,6 @@ def test_the_zip_holds_every_table_so_that_a_driver_elsewhere_can_list_them(tmp_
     file, *tables = result.stdout.split()
     assert "include.zip" in file
     assert "gold.heart_rate_by_model" in tables
-
-
-@pytest.mark.parametrize(
-    ("says", "code", "alive"),
-    [
-        ("pod name: p\n\t phase: Running", 0, True),
-        ("pod name: p\n\t phase: Pending", 0, True),
-        ("pod name: p\n\t phase: Succeeded", 0, False),
-        ("pod name: p\n\t phase: Failed", 0, False),
-        ("Application not found.", 1, False),
-        ("Connection refused", 1, True),
-    ],
-)
-def test_a_pod_lives_until_kubernetes_says_that_it_does_not(answers, says: str, code: int, alive: bool):
-    answers("spark-submit", "")
-    kubernetes = Kubernetes(MASTER, "streams")
-    handle = kubernetes.launch("Main driver_2")
-    name = wait_for_submission(kubernetes, handle)["name"]
-    assert name.startswith("streams:sluice-main-driver-2-")
-    calls = answers("spark-submit", says, code)
-    assert kubernetes.is_alive(handle) is alive
-    assert calls.read_text().splitlines()[-1] == f"--master {MASTER} --status {name}"
-    pod = name.removeprefix("streams:")
-    assert kubernetes.log("main", handle) == f"kubectl logs -n streams {pod}; its submission: {submit.log('main')}"
-
-
-def test_a_pod_is_ended_by_name_and_one_that_is_gone_is_left_alone(answers):
-    answers("spark-submit", "")
-    kubernetes = Kubernetes(MASTER, None)
-    handle = kubernetes.launch("main")
-    name = wait_for_submission(kubernetes, handle)["name"]
-    calls = answers("spark-submit", "")
-    kubernetes.kill(handle)
-    assert calls.read_text().splitlines()[-1] == f"--master {MASTER} --kill {name}"
-    answers("spark-submit", "Application not found.", 1)
-    kubernetes.kill(handle)
-    answers("spark-submit", "Connection refused", 1)
-    with pytest.raises(Unreachable, match=f"{name} cannot be ended .Connection refused"):
-        kubernetes.kill(handle)
 
 
 RUNNING = "Total number of applications:1\napplication_1700000000000_0007\tsluice main\thttp://h/application_1700000000000_0007"
