@@ -30,10 +30,10 @@ SIDE_BY_SIDE = $(MAKE) --no-print-directory --jobs=3 --output-sync=target test-p
 MARKED :=
 
 # What checks Sluice needs more packages than what runs it.
-dev docs test test-rest test-all test-setup test-platforms test-units test-tables faults-on-s3 soak protocol lint mutants: DEV := --dev
+dev docs test test-rest test-all test-setup test-platforms test-units test-tables faults-on-s3 cluster-test soak protocol lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 connect tlc store class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-units test-tables lint lock docs compose-env screenshot recording bench faults faults-on-s3 soak protocol mutants clean
+.PHONY: help setup dev s3 connect tlc store class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-units test-tables lint lock docs compose-env screenshot recording bench faults faults-on-s3 cluster-test soak protocol mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -133,6 +133,10 @@ faults: ## make test-all and faults-on-s3 at full length: what is killed while d
 faults-on-s3: setup s3 ## kills, windows, interleavings, backfills, rewinds and replays with the lake on S3
 	-@$(MAKE) --no-print-directory store
 	@SLUICE_TEST_LAKE=s3 $(IN_VENV) -m pytest $(ON_S3)
+
+cluster-test: setup s3 ## the Helm chart on a Kubernetes that is built and started here, as root; 20 GB of disk
+	@$(IN_VENV) -m tests.support.cluster.tools
+	@SLUICE_FAULTS=full $(IN_VENV) -m pytest tests/docs/test_helm.py tests/docs/test_helm_runs.py
 
 soak: setup ## 300 starts of flows, 10,000 batches and a million deletes in one driver, with what it holds and costs
 	@SLUICE_FAULTS=full $(IN_VENV) -m pytest -s tests/streaming/test_growth.py
