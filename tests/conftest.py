@@ -106,7 +106,7 @@ def start_broker() -> Iterator[Callable[[Path, int], str]]:
         broker.prepare()
         with (directory / "broker.log").open("ab") as log:
             processes.append(subprocess.Popen(broker.command(), stdout=log, stderr=subprocess.STDOUT))
-        broker.wait(timeout_seconds=60)
+        broker.wait(timeout_seconds=180)
         return broker.address
 
     yield start

@@ -35,7 +35,7 @@ class Topic:
     def create(self, partitions: int = 1, **config: str) -> "Topic":
         # The broker may not have completed the deletion of an earlier topic.
         settings = {name.replace("_", "."): value for name, value in config.items()}
-        wait_until(lambda: self._created(NewTopic(self.name, partitions, 1, config=settings)), 60)
+        wait_until(lambda: self._created(NewTopic(self.name, partitions, 1, config=settings)), 180)
         wait_until(lambda: self._is_known(partitions), 60)
         self.partitions = partitions
         return self
