@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, free_port
+from tests.conftest import free_port
+from tests.support import checkout
 from tests.support.flows import only_in_full_runs
 from tests.support.waiting import wait_until
 
@@ -78,14 +79,7 @@ class Platform:
 def platform(tmp_path_factory) -> Iterator[Platform]:
     if not has_engine():
         pytest.skip("no Docker engine with Compose 2 answers here")
-    directory = tmp_path_factory.mktemp("compose")
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
-    )
-    for name in listed.stdout.decode().splitlines():
-        if (ROOT / name).is_file():
-            (directory / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, directory / name)
+    directory = checkout.copy_to(tmp_path_factory.mktemp("compose"))
     platform = Platform(directory, f"sluice-test-{uuid.uuid4().hex[:8]}")
     subprocess.run(["make", "compose-env"], cwd=directory, check=True, timeout=60)
     with (directory / ".env").open("a") as variables:

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from include.local.remove_examples import EXAMPLES
 from tests.conftest import ROOT, free_port
+from tests.support import checkout
 from tests.support.jobs.process import SHORT_LIVED
 from tests.support.waiting import wait_until
 
@@ -27,18 +27,7 @@ QUERY = next(code for code in COMMANDS if "duckdb" in code)
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory) -> Path:
     """A copy of all files that Git tracks or would add."""
-    directory = tmp_path_factory.mktemp("clone") / "sluice"
-    result = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    for name in filter(None, result.stdout.split("\0")):
-        if (ROOT / name).exists():
-            (directory / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, directory / name)
-    return directory
+    return checkout.copy_to(tmp_path_factory.mktemp("clone") / "sluice")
 
 
 @pytest.fixture(scope="module")

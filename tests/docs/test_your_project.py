@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 from include.control.store import database, migrations
 from include.local.remove_examples import EXAMPLES
 from tests.conftest import ROOT
+from tests.support import checkout
 
 PAGE = (ROOT / "docs" / "operate" / "upgrades.md").read_text()
 [UPGRADE, COPY] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
@@ -39,12 +39,8 @@ def shell(directory: Path, script: str) -> str:
 @pytest.fixture
 def sluice(tmp_path: Path) -> Path:
     """Sluice's own repository, with one commit."""
-    repository = tmp_path / "sluice"
-    for name in shell(ROOT, "git ls-files --cached --others --exclude-standard").splitlines():
-        # The test does not need these two hundred small files.
-        if (ROOT / name).exists() and not name.startswith("tests/mistakes/"):
-            (repository / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, repository / name)
+    # The test does not need these two hundred small files.
+    repository = checkout.copy_to(tmp_path / "sluice", leaves_out="tests/mistakes/")
     shell(repository, "git init --quiet --initial-branch=main; git add --all; git commit --quiet --message first")
     return repository
 

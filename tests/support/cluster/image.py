@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.conftest import ROOT
+from tests.support import checkout
 from tests.support.waiting import wait_until
 
 BASE, IMAGE = "debian:bookworm-slim", "docker.io/library/sluice:test"
@@ -33,7 +33,7 @@ def build(directory: Path, tables: dict[str, str]) -> Path:
     """
     context = directory / "context"
     shutil.rmtree(context, ignore_errors=True)
-    _copy_checkout(context)
+    checkout.copy_to(context)
     for path, text in tables.items():
         (context / "include" / "tables" / path).write_text(text)
     with _engine(directory) as docker:
@@ -42,16 +42,6 @@ def build(directory: Path, tables: dict[str, str]) -> Path:
         archive = directory / "image.tar"
         _run([*docker, "save", "--output", str(archive), IMAGE], EXPORT_SECONDS)
     return archive
-
-
-def _copy_checkout(target: Path) -> None:
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
-    )
-    for name in listed.stdout.decode().splitlines():
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, target / name)
 
 
 @contextmanager
