@@ -12,7 +12,6 @@ from unicodedata import category
 from urllib.parse import quote
 
 import pyarrow.compute as pc
-import pyarrow.dataset
 
 from include.checkpoints import checkpoint_files, landing_folder
 from include.checkpoints.checkpoint_files import Position
@@ -108,7 +107,7 @@ def named(
     if not names or not locations.is_stored(table.quarantine):
         return set()
     stored = stored_table.dataset(table.quarantine)
-    rows = stored.to_table(filter=pyarrow.dataset.field("_filename").isin(names)).to_pylist()
+    rows = stored.to_table(filter=pc.field("_filename").isin(names)).to_pylist()
     return {
         (row["_filename"], rule, row["modification_time"])
         for row in rows
