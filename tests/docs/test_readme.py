@@ -108,17 +108,17 @@ def test_the_platform_comes_up_is_read_and_goes_down_as_the_readme_says(run, hom
     conflict = run(page_command("source var/env.sh"))
     assert conflict.returncode == 5
     assert "silver.tracker_readings is already written by driver 'main'" in conflict.stdout
+    down = run("make down")
+    assert re.fullmatch(rf"stopped \d+ processes of {re.escape(str(home))}", down.stdout.splitlines()[-1]), (
+        down.stdout + down.stderr
+    )
+    assert run("make down").stdout.splitlines()[-1] == f"nothing of {home} was running"
     readers = [code for code in COMMANDS if code.startswith("python -c")]
     assert len(readers) == 3
     for reader in readers:
         result = run(f"source var/env.sh && {reader}")
         assert result.returncode == 0, result.stderr
         assert re.search(r"\d", result.stdout)
-    down = run("make down")
-    assert re.fullmatch(rf"stopped \d+ processes of {re.escape(str(home))}", down.stdout.splitlines()[-1]), (
-        down.stdout + down.stderr
-    )
-    assert run("make down").stdout.splitlines()[-1] == f"nothing of {home} was running"
     states = run("source var/env.sh && sluice status").stdout
     assert states.startswith("The platform is down: `make down` stopped it ")
     assert "STOPPED" in states

@@ -241,9 +241,8 @@ def test_a_damaged_checkpoint_is_refused_and_begins_anew_where_the_table_ends(
     chain.assert_bronze_holds(topic.messages())
 
 
-@pytest.mark.parametrize(
-    "is_written", [False, pytest.param(True, marks=only_in_full_runs)], ids=["unwritten", "written"]
-)
+@only_in_full_runs
+@pytest.mark.parametrize("is_written", [False, True], ids=["unwritten", "written"])
 def test_the_offsets_of_a_planned_batch_may_be_damaged_whether_it_was_written_or_not(
     chain, topic, run_once, ask, monkeypatch, is_written
 ):

@@ -152,6 +152,7 @@ def test_its_own_flows_wait_for_its_window_and_a_driver_without_flows_stays_unti
     verify.verify(silver)
 
 
+@only_in_full_runs
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_what_died_in_the_middle_is_taken_up_once_more_and_then_left_to_a_process_of_its_own(
     silver, name, append, driver, engine, monkeypatch

@@ -416,7 +416,7 @@ def test_a_range_of_days_of_a_table_of_several_flows_is_made_of_what_each_has_re
     append(f"bronze.{name}_b", [{"number": day + n, "place": 10 + n} for n in range(3)], SOURCE_SCHEMA)
     sources = {"a": Delta(f"bronze.{name}"), "b": Delta(f"bronze.{name}_b")}
     schema = "number INT, place BIGINT, day DATE"
-    days = replace(silver, source=sources, schema=schema, transform=by_day, time_column="day", expect=())
+    days = declared(silver, source=sources, schema=schema, transform=by_day, time_column="day", expect=())
     run_once(*days.flows)
     # The second flow has not read this commit yet.
     append(f"bronze.{name}_b", [{"number": day + 5, "place": 15}], SOURCE_SCHEMA)
@@ -533,7 +533,8 @@ def test_a_reader_that_does_not_read_to_the_end_ends_it_before_anything_is_repla
 
 
 PHASES_IN_FULL_RUNS = [
-    pytest.param(phase, marks=only_in_full_runs) for phase in ("made", "stopped", "drained", "replaced", "below")
+    pytest.param(phase, marks=only_in_full_runs)
+    for phase in ("made", "stopped", "drained", "quarantined", "replaced", "below")
 ]
 
 
@@ -568,7 +569,7 @@ def kill(monkeypatch) -> Callable[[str], None]:
     return kill_at
 
 
-@pytest.mark.parametrize("phase", ["quarantined", "failed", *PHASES_IN_FULL_RUNS])
+@pytest.mark.parametrize("phase", ["failed", *PHASES_IN_FULL_RUNS])
 def test_whoever_is_killed_leaves_what_the_next_try_ends(
     silver, gold, bring, run_once, spark, kill, monkeypatch, phase
 ):
