@@ -12,11 +12,14 @@ export SLUICE_HOME SLUICE_VENV NAME SOURCE COLUMNS KEYS
 
 VENV_BIN := "$$SLUICE_VENV"/bin
 IN_VENV := $(VENV_BIN)/python
-# Three processes share the tests: those of platforms wait for processes most of their time, the others compute.
-UNITS := $(wildcard tests/unit tests/docs/test_recipes.py tests/streaming/kafka tests/streaming/rows tests/streaming/s3 \
-	tests/faults/changes tests/faults/platforms/test_store_faults.py tests/faults/test_aimed_kills.py)
-PLATFORMS := $(filter-out $(UNITS),$(wildcard tests/airflow tests/docs/test_*.py tests/faults/platforms/test_*.py \
-	tests/streaming/test_end_to_end.py tests/streaming/test_sql_server.py))
+# Three processes share the tests: those of platforms, which wait most of their time, with all that need no Spark
+# session; those that compute rows; and those of tables.
+UNITS := $(wildcard tests/unit/engine tests/docs/test_recipes.py tests/streaming/kafka tests/streaming/rows \
+	tests/streaming/s3 tests/faults/changes tests/faults/views tests/faults/test_aimed_kills.py \
+	tests/faults/platforms/test_store_faults.py)
+PLATFORMS := $(filter-out $(UNITS) tests/unit/conftest.py,$(wildcard tests/airflow tests/docs/test_*.py \
+	tests/faults/platforms/test_*.py tests/streaming/test_end_to_end.py tests/streaming/test_sql_server.py \
+	tests/unit/[a-z]*))
 # They run with the lake on S3, too. The others damage files by hand, or start platforms with a disk of their own.
 ON_S3 := $(addprefix tests/faults/,test_aimed_kills.py test_backfills.py test_full_refreshes.py test_interleavings.py \
 	test_rewinds.py test_windows.py platforms/test_kills.py) \
@@ -72,10 +75,10 @@ test-all: test-setup ## all tests at once, which is quicker than the two above i
 test-setup: setup s3 connect tlc
 	-@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target class-data store
 
-test-platforms: setup s3 connect ## of all tests, those of Airflow and of the documentation, which start platforms
+test-platforms: setup s3 connect tlc ## of all tests, those of Airflow and the documentation, and those without Spark
 	@$(IN_VENV) -m pytest -m "$(MARKED)" $(PLATFORMS)
 
-test-units: setup s3 connect tlc ## of all tests, unit tests, and those of brokers, stores and databases
+test-units: setup s3 connect ## of all tests, those of the engine's units, and of brokers, stores and databases
 	@$(IN_VENV) -m pytest -m "$(MARKED)" $(UNITS)
 
 test-tables: setup s3 ## of all tests, the others, which share one Spark session
