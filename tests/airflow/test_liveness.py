@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from include.airflow.launchers.launch import Liveness
+from include.airflow.launchers.launch import Processes
 from include.airflow.launchers.standalone import ANSWER_SECONDS
 from include.airflow.launchers.submit import Local
 from include.airflow.supervisor.reconcile import MOST_TASKS, to_task_arguments
@@ -24,19 +24,19 @@ def hanging() -> Iterator[str]:
 
 def test_a_cluster_that_hangs_holds_up_no_other_driver(hanging):
     # With sequential requests, the second answer would come too late.
-    liveness = Liveness({"hangs": hanging, "gone": DEAD_HANDLE}, Local(""), ANSWER_SECONDS - 1)
-    assert not liveness.is_alive("gone")
+    processes = Processes({"hangs": hanging, "gone": DEAD_HANDLE}, Local(""), ANSWER_SECONDS - 1)
+    assert processes.dead_handle("gone") == DEAD_HANDLE
 
 
 def test_a_driver_whose_cluster_does_not_answer_in_time_is_taken_to_live(hanging):
-    assert Liveness({"hangs": hanging}, Local(""), 0).is_alive("hangs")
+    assert Processes({"hangs": hanging}, Local(""), 0).dead_handle("hangs") is None
 
 
 def test_a_handle_that_nobody_can_read_is_the_trouble_of_its_driver_alone():
-    liveness = Liveness({"damaged": "{", "gone": DEAD_HANDLE}, Local(""))
-    assert not liveness.is_alive("gone")
+    processes = Processes({"damaged": "{", "gone": DEAD_HANDLE}, Local(""))
+    assert processes.dead_handle("gone") == DEAD_HANDLE
     with pytest.raises(ValueError):
-        liveness.is_alive("damaged")
+        processes.dead_handle("damaged")
 
 
 def sick_flows(count: int) -> list[dict[str, str]]:

@@ -2,9 +2,10 @@
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, TimeoutError
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from include.airflow.launchers.kubernetes import Kubernetes
 from include.airflow.launchers.standalone import Standalone
 from include.airflow.launchers.submit import Local
 from include.airflow.launchers.yarn import Yarn
-from include.errors import UsageError
+from include.errors import SluiceError, UsageError
 
 CONNECTION = "spark_default"
 
@@ -106,35 +107,81 @@ def _options(extra: dict[str, Any]) -> tuple[str, ...]:
 
 # For all drivers together: a supervisor's run begins each minute.
 ANSWER_SECONDS = 20.0
+END_SECONDS = 20.0
 # Parallel queries; each may be a process, such as kubectl.
 MOST_AT_ONCE = 16
 
 
-class Liveness:
-    """Whether the process of each driver's handle is alive."""
+class Processes:
+    """The newest process of each driver, by its handle."""
 
-    def __init__(self, handles: Mapping[str, str], launcher: Launcher, answer_seconds: float = ANSWER_SECONDS) -> None:
-        self._ends_at = monotonic() + answer_seconds
+    def __init__(
+        self,
+        handles: Mapping[str, str],
+        launcher: Launcher,
+        answer_seconds: float = ANSWER_SECONDS,
+        end_seconds: float = END_SECONDS,
+    ) -> None:
+        self._handles, self._launcher = dict(handles), launcher
+        self._answers_end_at, self._end_seconds_left = monotonic() + answer_seconds, end_seconds
         self._answers: dict[str, Future[bool]] = {driver: Future() for driver in handles}
         queue = [(self._answers[driver], handle) for driver, handle in handles.items()]
         for _ in range(min(MOST_AT_ONCE, len(queue))):
             # No thread pool: this process must be able to end while a query hangs.
             threading.Thread(target=_query_all, args=(queue, launcher), daemon=True).start()
 
-    def is_alive(self, driver: str) -> bool:
-        """True also if no answer arrives in time: a second driver must not be started on a guess."""
+    def dead_handle(self, driver: str) -> str | None:
+        """The handle, if its process has ended.
+
+        None also if no answer arrives in time: a second driver must not be started on a guess.
+        """
+        if driver not in self._handles:
+            return None
         try:
-            return self._answers[driver].result(max(0.0, self._ends_at - monotonic()))
+            is_alive = self._answers[driver].result(max(0.0, self._answers_end_at - monotonic()))
         except TimeoutError:
             logs.warning(f"driver '{driver}': its cluster did not answer; assuming that it is alive")
-            return True
+            return None
+        return None if is_alive else self._handles[driver]
+
+    def kill(self, driver: str) -> None:
+        """Kill the process. Raises Unreachable, and SluiceError if it survives."""
+        if handle := self._handles.get(driver):
+            launcher_of(handle, self._launcher).kill(handle)
+
+    def end_predecessor(self, driver: str) -> None:
+        """End the process of a driver that has lost its lease, before its successor starts.
+
+        It may be frozen, with locks on files that it shares with its successor. Without a confirmation in time, such as
+        that of a lost node, the successor starts as well. The order to end stands, and leases protect the tables.
+        """
+        if driver not in self._handles:
+            return
+        end: Future[None] = Future()
+        threading.Thread(target=_call, args=(end, partial(self.kill, driver)), daemon=True).start()
+        began_at = monotonic()
+        try:
+            end.result(self._end_seconds_left)
+        except TimeoutError:
+            logs.warning(f"driver '{driver}': its predecessor was ordered to end, and has not confirmed that so far")
+        except SluiceError as error:
+            logs.warning(f"driver '{driver}': its predecessor may still live: {error}")
+        self._end_seconds_left = max(0.0, self._end_seconds_left - (monotonic() - began_at))
 
 
 def _query_all(queue: list[tuple[Future[bool], str]], launcher: Launcher) -> None:
     with suppress(IndexError):
         while True:
             answer, handle = queue.pop(0)
-            try:
-                answer.set_result(launcher_of(handle, launcher).is_alive(handle))
-            except Exception as error:
-                answer.set_exception(error)
+            _call(answer, partial(_is_alive, handle, launcher))
+
+
+def _is_alive(handle: str, launcher: Launcher) -> bool:
+    return launcher_of(handle, launcher).is_alive(handle)
+
+
+def _call(answer: Future[Any], function: Callable[[], Any]) -> None:
+    try:
+        answer.set_result(function())
+    except Exception as error:
+        answer.set_exception(error)

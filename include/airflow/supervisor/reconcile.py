@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 
 from include import catalog, logs
 from include.airflow.launchers import launch
-from include.airflow.launchers.launch import Launcher, Liveness
+from include.airflow.launchers.launch import Launcher, Processes
 from include.airflow.supervisor import executors, kafka_connections, notify, source_health
 from include.catalog import Catalog
 from include.control import definitions, schedule
@@ -53,12 +53,10 @@ def reconcile_all() -> list[dict[str, str]]:
     unhealthy = _settle_definitions(engine, tables) + _settle_promises(engine, tables, health)
     # A driver that is launched now begins with the executors that it is to have.
     executors.scale_all(engine, tables)
-    handles = supervision.handles(engine)
-    liveness = Liveness(handles, launcher)
+    processes = Processes(supervision.handles(engine), launcher)
     for driver, flows in tables.drivers().items():
         try:
-            dead_handle = handles[driver] if driver in handles and not liveness.is_alive(driver) else None
-            unhealthy += _settle(engine, launcher, driver, flows, health, handles.get(driver), dead_handle)
+            unhealthy += _settle(engine, launcher, processes, driver, flows, health)
         except Exception as error:
             logs.error(f"driver '{driver}': {error}")
             unhealthy += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
@@ -118,20 +116,21 @@ def _settle_promises(engine: Engine, tables: Catalog, health: dict[str, SourceHe
 def _settle(
     engine: Engine,
     launcher: Launcher,
+    processes: Processes,
     driver: str,
     flows: list[Flow],
     health: dict[str, SourceHealth],
-    handle: str | None,
-    dead_handle: str | None,
 ) -> list[dict[str, str]]:
+    dead_handle = processes.dead_handle(driver)
     settlement = supervision.settle(engine, driver, [table.flow for table in flows], dead_handle, health)
     if settlement.kill:
         if settlement.holder:
             settlement.holder.fence()
-        if handle:
-            launch.launcher_of(handle, launcher).kill(handle)
+        processes.kill(driver)
         logs.warning(f"driver '{driver}' did not end when it was asked to, and was killed")
     if settlement.launch_since:
+        if dead_handle is None:
+            processes.end_predecessor(driver)
         handle = launcher.launch(driver)
         supervision.record_launch(engine, driver, handle, settlement.launch_since)
         logs.info(f"driver '{driver}' launched, it writes to {launcher.log(driver, handle)}")
