@@ -79,6 +79,7 @@ def test_helm_finds_no_fault_in_the_chart():
         ({"settings": {"SLUICE_CONTROL_URL": "postgresql+psycopg://u:hush@h/d"}}, "SLUICE_CONTROL_URL"),
         ({"settings": {"SLUICE_CONTROL_URL": "sqlite:////control.db"}}, "SLUICE_CONTROL_URL"),
         ({"settings": {"AWS_SECRET_ACCESS_KEY": "hush"}}, "AWS_SECRET_ACCESS_KEY"),
+        ({"settings": {"SLUICE_LAKE": "/var/lib/sluice/lake"}}, "SLUICE_LAKE"),
         ({"driver": {"memory": "1Gi"}}, "memory"),
         ({"executor": {"instances": 0}}, "instances"),
         ({"drivers": {}}, "drivers"),
@@ -193,6 +194,19 @@ def test_airflow_and_drivers_share_one_home(render):
     for process in ("driver", "watchdog"):
         volumes = {volume["name"]: volume for volume in pods(own)[process]["volumes"]}
         assert volumes["home"]["persistentVolumeClaim"]["claimName"] == "shared"
+
+
+def test_a_lost_node_holds_no_lock_that_another_pod_waits_for(render):
+    driver = pods(render({}))["driver"]
+    mounts = {mount["mountPath"]: mount["name"] for mount in driver["containers"][0]["volumeMounts"]}
+    assert {"name": mounts["/var/lib/sluice/checkpoints"], "emptyDir": {}} in driver["volumes"]
+
+
+def test_drivers_and_executors_authenticate_each_other_unless_somebody_takes_that_away(render):
+    defaults = spark_defaults(render({}))
+    assert defaults["spark.authenticate"] == "true"
+    assert defaults["spark.network.crypto.cipher"] == "AES/GCM/NoPadding"
+    assert not [name for name in defaults if name.endswith(".secret")]
 
 
 def test_the_values_of_airflow_name_what_the_chart_creates(render):

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.support.cluster import tools
 from tests.support.waiting import wait_until
 
@@ -96,6 +98,14 @@ class Node:
     def ctr(self, *words: str, seconds: float = 120) -> str:
         command = ["ctr", "--address", str(self.directory / "containerd.sock"), "--namespace", "k8s.io", *words]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds).stdout
+
+    def processes_of(self, pod: str) -> list[psutil.Process]:
+        """The processes of a pod's only container, the first one first."""
+        status = self.get("pod", pod)["status"]["containerStatuses"][0]
+        container = str(status["containerID"]).removeprefix("containerd://")
+        tasks = [line.split() for line in self.ctr("tasks", "ls").splitlines()]
+        first = psutil.Process(next(int(pid) for name, pid, _ in tasks if name == container))
+        return [first, *first.children(recursive=True)]
 
     def log_of(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text(errors="replace")[-3_000:]
