@@ -32,7 +32,8 @@ PASSWORDS_FILE = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"
 def main() -> None:
     if directory := os.environ.get("SLUICE_SECRETS"):
         os.environ.update(read_secrets(Path(directory)))
-    for folder in (settings().logs, settings().temporary):
+    # Pods of drivers have a volume of their own at the last one, which only this user may create in a shared home.
+    for folder in (settings().logs, settings().temporary, settings().home / "checkpoints"):
         folder.mkdir(parents=True, exist_ok=True)
     command = sys.argv[1:]
     if command[0] in spark_pods.COMMANDS:

@@ -1,5 +1,6 @@
 """What the first processes of containers write, and how they end."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from include.containers import entry, examples, spark_pods
 from include.containers.kafka import Node
 from include.errors import SluiceError
+from tests.conftest import ROOT
 
 SECRETS = {"SPARK_AUTH_SECRET": "auth-secret", "SPARK_REST_KEY": "rest-key="}
 
@@ -68,6 +70,12 @@ def test_a_file_of_a_mounted_secret_is_a_variable_if_its_name_is_one(tmp_path: P
     (tmp_path / "storage").mkdir()
     (tmp_path / "storage" / "AWS_ACCESS_KEY_ID").write_text("e")
     assert entry.read_secrets(tmp_path) == {"PGPASSWORD": "a\n b", "AWS_ACCESS_KEY_ID": "e"}
+
+
+def test_the_first_process_creates_the_directory_that_the_volume_of_a_driver_is_mounted_on(tmp_path: Path):
+    variables = {**os.environ, "SLUICE_HOME": str(tmp_path), "SPARK_CONF_DIR": str(tmp_path / "conf")}
+    subprocess.run([sys.executable, "-m", "include.containers.entry", "true"], env=variables, cwd=ROOT, check=True)
+    assert (tmp_path / "checkpoints").is_dir()
 
 
 def test_the_configuration_of_spark_begins_with_the_file_that_a_variable_names(tmp_path: Path):
