@@ -33,10 +33,10 @@ SIDE_BY_SIDE = $(MAKE) --no-print-directory --jobs=3 --output-sync=target test-p
 MARKED :=
 
 # What checks Sluice needs more packages than what runs it.
-dev docs test test-rest test-all test-setup test-platforms test-units test-tables faults-on-s3 cluster-test soak protocol lint mutants: DEV := --dev
+dev docs test test-rest test-all test-setup test-platforms test-units test-tables faults-on-s3 cluster-test yarn-test soak protocol lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 connect tlc store class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-units test-tables lint lock docs compose-env screenshot recording bench faults faults-on-s3 cluster-test soak protocol mutants clean
+.PHONY: help setup dev s3 connect tlc yarn store class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-units test-tables lint lock docs compose-env screenshot recording bench faults faults-on-s3 cluster-test yarn-test soak protocol mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,9 @@ connect: venv ## the JVM artifacts for changes of a PostgreSQL database, 8 MB
 tlc: venv ## the model checker of TLA+, 3 MB
 	@$(IN_VENV) -m include.local.artifacts tlc
 
+yarn: venv ## a YARN for the test of its launcher, 66 MB
+	@$(IN_VENV) -m include.local.artifacts yarn
+
 store: venv ## the local S3 store, built by Go in 80 seconds, 61 MB
 	@$(IN_VENV) -m include.local.object_store
 
@@ -140,6 +143,9 @@ faults-on-s3: setup s3 ## kills, windows, interleavings, backfills, rewinds and 
 cluster-test: setup s3 ## the Helm chart on a Kubernetes that is built and started here, as root; 20 GB of disk
 	@$(IN_VENV) -m tests.support.cluster.tools
 	@SLUICE_FAULTS=full $(IN_VENV) -m pytest tests/docs/test_helm.py tests/docs/test_helm_runs.py
+
+yarn-test: setup s3 yarn ## drivers and bounded jobs on a YARN of one node, killed and taken over
+	@SLUICE_FAULTS=full $(IN_VENV) -m pytest tests/faults/platforms/test_yarn.py
 
 soak: setup ## 300 starts of flows, 10,000 batches and a million deletes in one driver, with what it holds and costs
 	@SLUICE_FAULTS=full $(IN_VENV) -m pytest -s tests/streaming/test_growth.py

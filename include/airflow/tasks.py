@@ -17,6 +17,7 @@ from include import logs
 from include.airflow.launchers import launch
 from include.airflow.launchers.kubernetes import Kubernetes
 from include.airflow.launchers.standalone import Standalone
+from include.airflow.launchers.yarn import Yarn
 from include.settings import ROOT, settings
 
 APPROVE, REJECT = "Approve", "Reject"
@@ -66,27 +67,27 @@ def _has_several_users() -> bool:
 
 
 class SparkJobOperator(SparkSubmitOperator):
-    """One spark-submit, or a pod of Kubernetes. On a standalone cluster, where spark-submit takes no Python in cluster
-    mode, by its REST API.
+    """One spark-submit, a pod of Kubernetes, or an application of YARN. On a standalone cluster, where spark-submit
+    takes no Python in cluster mode, by its REST API.
     """
 
     handle: str | None = None
 
     def execute(self, context: Context) -> None:
         cluster = launch.launcher()
-        if isinstance(cluster, Standalone | Kubernetes):
+        if isinstance(cluster, Standalone | Kubernetes | Yarn):
             self._run_on(cluster)
         else:
             super().execute(context)
 
     def on_kill(self) -> None:
         cluster = launch.launcher()
-        if self.handle and isinstance(cluster, Standalone | Kubernetes):
+        if self.handle and isinstance(cluster, Standalone | Kubernetes | Yarn):
             cluster.kill(self.handle)
         else:
             super().on_kill()
 
-    def _run_on(self, cluster: Standalone | Kubernetes) -> None:
+    def _run_on(self, cluster: Standalone | Kubernetes | Yarn) -> None:
         arguments = [str(argument) for argument in self.application_args or []]
         self.handle = cluster.submit(Path(self.application), arguments, self.name.removeprefix("sluice "))
         logs.info(f"its output: {cluster.log('', self.handle)}")

@@ -49,7 +49,10 @@ def connect(monkeypatch):
             {"host": "k8s://https://m", "port": 6443, "extra": {**CLUSTER, "namespace": "n"}},
             Kubernetes("k8s://https://m:6443", "n"),
         ),
-        ({"host": "yarn", "extra": {**CLUSTER, "queue": "q"}}, Yarn("q")),
+        (
+            {"host": "yarn", "extra": {**CLUSTER, "resource-manager": "http://m:8088/", "queue": "q"}},
+            Yarn("http://m:8088", "q"),
+        ),
     ],
 )
 def test_the_launcher_is_the_one_that_the_connection_asks_for(connect, fields: dict[str, Any], expected: Any):
@@ -67,6 +70,7 @@ def test_a_missing_connection_is_refused_instead_of_going_to_yarn(monkeypatch):
     ("fields", "sentence"),
     [
         ({}, "'spark_default' has no host: set it to a Spark master"),
+        ({"host": "yarn", "extra": CLUSTER}, "selects YARN, and does not say where it answers: add resource-manager"),
         ({"host": "local[*]", "extra": {"deploy-mode": "custer"}}, "has deploy-mode 'custer' in its extra: set it to"),
         ({"host": "local[*]", "extra": CLUSTER}, r"the host 'local\[\*\]', which is no cluster: set the host to"),
     ],
@@ -83,8 +87,8 @@ def test_a_connection_that_asks_for_nothing_that_exists_is_refused(connect, fiel
         ({"pid": 1}, Local("")),
         ({"submission": "driver-7", "rest": "http://m:6066"}, Standalone("", "http://m:6066")),
         ({"master": "k8s://https://m", "namespace": "n", "pod": "p"}, Kubernetes("k8s://https://m")),
-        ({"name": "tag"}, Yarn("q")),
+        ({"tag": "t", "resource_manager": "http://m:8088"}, Yarn("http://m:8088")),
     ],
 )
 def test_a_driver_is_asked_for_where_it_was_started_also_after_the_connection_has_changed(handle, expected):
-    assert launcher_of(json.dumps(handle), Yarn("q")) == expected
+    assert launcher_of(json.dumps(handle), Yarn("http://other")) == expected

@@ -13,6 +13,7 @@ from include.airflow.launchers import launch
 from include.airflow.launchers.kubernetes import Kubernetes
 from include.airflow.launchers.standalone import Standalone
 from include.airflow.launchers.submit import Local
+from include.airflow.launchers.yarn import Yarn
 from tests.conftest import ROOT
 
 
@@ -88,6 +89,25 @@ def test_a_job_on_kubernetes_is_a_pod_that_is_waited_for(job, monkeypatch, state
     with pytest.raises(AirflowException, match=f"the job is {state}: read kubectl logs -n streams sluice-backfill-7"):
         job.execute({})
     assert pods.states == []
+
+
+def test_a_job_on_yarn_is_an_application_that_is_waited_for(job, monkeypatch):
+    @dataclass(frozen=True)
+    class Applications(Yarn):
+        states: list[str | None] = field(default_factory=list)
+
+        def submit(self, job: Path, arguments: list[str], name: str) -> str:
+            return json.dumps({"tag": "sluice-backfill-7", "resource_manager": self.resource_manager})
+
+        def state(self, handle: str) -> str | None:
+            return self.states.pop(0)
+
+    yarn = Applications("http://m:8088", states=[None, "FINISHED", "KILLED"])
+    monkeypatch.setattr(launch, "launcher", lambda: yarn)
+    job.execute({})
+    with pytest.raises(AirflowException, match="the job is KILLED: read yarn logs of the application .*backfill-7"):
+        job.execute({})
+    assert yarn.states == []
 
 
 def test_a_task_that_is_killed_kills_its_job(job, monkeypatch):

@@ -38,6 +38,7 @@ SHORT_FORMS = {
     "tests/faults/platforms/test_online_compaction.py": "tests/faults/platforms/test_committers_on_s3.py",
     "tests/faults/platforms/test_wrong_files.py": "tests/unit/project/test_last_good.py",
     "tests/faults/platforms/test_killed_replay.py": "tests/streaming/jobs/test_replay.py",
+    "tests/faults/platforms/test_yarn.py": "tests/unit/airflow/test_yarn.py",
     "tests/faults/test_backfills.py": "tests/streaming/jobs/test_backfill.py",
     "tests/faults/test_rewinds.py": "tests/streaming/jobs/test_rewind.py",
 }

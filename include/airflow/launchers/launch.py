@@ -58,7 +58,12 @@ def launcher() -> Launcher:
     if master.startswith("k8s://"):
         return Kubernetes(master, extra.get("namespace"))
     if master == "yarn":
-        return Yarn(extra.get("queue"))
+        if resource_manager := extra.get("resource-manager"):
+            return Yarn(resource_manager.rstrip("/"), extra.get("queue"))
+        raise UsageError(
+            f"the Airflow connection '{CONNECTION}' selects YARN, and does not say where it answers: "
+            "add resource-manager to its extra, such as http://HOST:8088"
+        )
     raise UsageError(
         f"the Airflow connection '{CONNECTION}' has deploy-mode cluster and the host '{master}', which is no cluster: "
         "set the host to spark://..., k8s://... or yarn, or deploy-mode to client"
@@ -73,7 +78,7 @@ def launcher_of(handle: str, current: Launcher) -> Launcher:
         return Standalone("", document["rest"], current.key if isinstance(current, Standalone) else "")
     if "pod" in document:
         return Kubernetes(document["master"])
-    return current
+    return Yarn(document["resource_manager"])
 
 
 def _connection() -> tuple[str, str, dict[str, Any]]:

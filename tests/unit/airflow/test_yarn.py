@@ -1,21 +1,27 @@
-"""Drivers on YARN: the commands for spark-submit and yarn, and their output."""
+"""Drivers on YARN: the options of spark-submit, and the answers of a ResourceManager and of its node.
+
+tests/faults/platforms/test_yarn.py runs them on a real one.
+"""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from include.airflow.launchers import submit
+from include.airflow.launchers import submit, yarn
 from include.airflow.launchers.yarn import Yarn
 from include.control.leases.process import Process
-from include.errors import Unreachable, UsageError
+from include.errors import SluiceError, Unreachable, UsageError
+from include.settings import settings
+from tests.conftest import ROOT, free_port
 from tests.support.waiting import wait_until
 
 URL = "postgresql+psycopg://sluice@db.example/control"
+ID = "application_1700000000000_0007"
 
 
 @pytest.fixture(autouse=True)
@@ -30,26 +36,80 @@ def control_database(own_settings):
 
 
 @pytest.fixture
-def answers(tmp_path: Path, monkeypatch) -> Callable[..., Path]:
-    """Install a command that appends its arguments to a file, prints text and ends with an exit code."""
-
-    def install(name: str, output: str, code: int = 0) -> Path:
-        script, calls = tmp_path / name, tmp_path / f"{name}.calls"
-        script.write_text(f"#!/bin/sh\necho \"$@\" >> '{calls}'\ncat <<'END'\n{output}\nEND\nexit {code}\n")
-        script.chmod(0o755)
-        calls.touch()
-        return calls
-
-    monkeypatch.setattr(submit, "SPARK_SUBMIT", tmp_path / "spark-submit")
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    return install
+def calls(tmp_path: Path, monkeypatch) -> Path:
+    """A spark-submit that appends its arguments to this file."""
+    script, file = tmp_path / "spark-submit", tmp_path / "calls"
+    script.write_text(f"#!/bin/sh\necho \"$@\" >> '{file}'\n")
+    script.chmod(0o755)
+    file.touch()
+    monkeypatch.setattr(submit, "SPARK_SUBMIT", script)
+    return file
 
 
-def wait_for_submission(launcher: Yarn, handle: str) -> dict:
-    """Wait until spark-submit ends. Returns the decoded handle."""
-    value = json.loads(handle)
-    wait_until(lambda: not Process(**value["submitter"]).is_alive, 10)
-    return value
+class Cluster:
+    """A ResourceManager that lists `applications`, and its node, where the application is in the state `on_node`.
+
+    An application that is to be killed is KILLED.
+    """
+
+    def __init__(self) -> None:
+        self.applications: list[dict[str, Any]] = []
+        self.on_node: str | None = None
+        self.requests: list[tuple[str, str, Any]] = []
+        cluster = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "null")
+                cluster.requests.append((self.command, self.path, body))
+                answer = cluster.answer(self.command, self.path)
+                self.send_response(404 if answer is None else 200)
+                self.end_headers()
+                self.wfile.write(json.dumps(answer).encode())
+
+            do_PUT = do_GET
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+        self.url = f"http://{self.address}"
+
+    def has(self, state: str, final: str = "UNDEFINED", on_node: str | None = None) -> None:
+        self.applications = [{"id": ID, "state": state, "finalStatus": final, "amHostHttpAddress": self.address}]
+        self.on_node = on_node
+
+    def answer(self, method: str, path: str) -> dict[str, Any] | None:
+        if path.startswith("/ws/v1/node/"):
+            return {"app": {"id": ID, "state": self.on_node}} if self.on_node else None
+        if method == "PUT":
+            self.has("KILLED", "KILLED")
+            return {"state": "KILLING"}
+        return {"apps": {"app": self.applications} if self.applications else {}}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    instance = Cluster()
+    thread = threading.Thread(target=instance.server.serve_forever)
+    thread.start()
+    yield instance
+    instance.server.shutdown()
+    thread.join()
+    instance.server.server_close()
+
+
+@pytest.fixture
+def launched(calls: Path) -> Callable[[str], str]:
+    """`launched(url)` is the handle of a driver whose submission has ended."""
+
+    def launch(url: str) -> str:
+        handle = Yarn(url).launch("main")
+        wait_until(lambda: not Process(**json.loads(handle)["submitter"]).is_alive, 60)
+        return handle
+
+    return launch
 
 
 def conf(options: list[str]) -> dict[str, str]:
@@ -61,8 +121,9 @@ def option(options: list[str], name: str) -> str:
     return options[options.index(name) + 1]
 
 
-def test_yarn_is_told_the_tag_the_queue_and_the_settings_and_neither_waits_nor_restarts():
-    options = Yarn("streams").options("sluice-main-1a2b3c4d")
+def test_yarn_is_told_the_tag_the_queue_and_the_settings_and_neither_waits_nor_restarts(monkeypatch):
+    monkeypatch.setenv("PGPASSFILE", "/etc/sluice/pgpass")
+    options = Yarn("http://m", "streams").options("sluice-main-1a2b3c4d")
     assert option(options, "--master") == "yarn"
     assert option(options, "--deploy-mode") == "cluster"
     assert option(options, "--queue") == "streams"
@@ -71,70 +132,92 @@ def test_yarn_is_told_the_tag_the_queue_and_the_settings_and_neither_waits_nor_r
     assert properties["spark.yarn.submit.waitAppCompletion"] == "false"
     assert properties["spark.yarn.maxAppAttempts"] == "1"
     assert properties["spark.yarn.appMasterEnv.SLUICE_CONTROL_URL"] == URL
-    assert "--queue" not in Yarn(None).options("sluice-main-1a2b3c4d")
+    assert properties["spark.yarn.appMasterEnv.PGPASSFILE"] == "/etc/sluice/pgpass"
+    assert properties["spark.driver.extraClassPath"] == settings().spark_class_path
+    assert list(Path(properties["spark.yarn.jars"].removeprefix("local:")).parent.glob("spark-yarn_*.jar"))
+    assert "--queue" not in Yarn("http://m").options("sluice-main-1a2b3c4d")
 
 
-def test_a_password_never_stands_on_the_command_line(control_database, answers):
-    calls = answers("spark-submit", "")
+def test_a_bounded_job_is_submitted_with_its_arguments(calls: Path):
+    handle = Yarn("http://m").submit(ROOT / "jobs" / "backfill.py", ["--table", "silver.events"], "backfill s.events")
+    wait_until(lambda: not Process(**json.loads(handle)["submitter"]).is_alive, 60)
+    assert calls.read_text().endswith(f"{ROOT}/jobs/backfill.py --table silver.events\n")
+    tag = json.loads(handle)["tag"]
+    assert tag.startswith("sluice-backfill-s-events-")
+    submission = f"its submission: {submit.log('backfill-s-events')}"
+    assert Yarn("http://m").log("", handle) == f"yarn logs of the application with the tag {tag}; {submission}"
+
+
+def test_a_password_never_stands_on_the_command_line(control_database, calls: Path):
     for url in (URL.replace("@", ":hush@"), f"{URL}?password=hush"):
         control_database(url)
         with pytest.raises(UsageError, match=".pgpass") as error:
-            Yarn(None).launch("main")
+            Yarn("http://m").launch("main")
         assert "hush" not in str(error.value)
     assert calls.read_text() == ""
 
 
 def test_a_setting_that_nobody_called_public_is_not_handed_on(monkeypatch):
     monkeypatch.setenv("SLUICE_SOME_HOOK", "hush")
-    assert not any("hush" in word for word in Yarn(None).options("tag"))
+    assert not any("hush" in word for word in Yarn("http://m").options("tag"))
 
 
 def test_a_control_database_in_a_file_of_this_machine_is_refused(control_database):
     control_database("sqlite:////somewhere/control.db")
     with pytest.raises(UsageError, match="SLUICE_CONTROL_URL is SQLite.*set it to a PostgreSQL"):
-        Yarn(None).launch("main")
-
-
-def test_the_zip_holds_every_table_so_that_a_driver_elsewhere_can_list_them(tmp_path):
-    options = Yarn(None).options("tag")
-    code = "import include; from include import catalog; print(include.__file__, *catalog.load().tables)"
-    environment = {**os.environ, "PYTHONPATH": option(options, "--py-files")}
-    result = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert result.returncode == 0, result.stderr
-    file, *tables = result.stdout.split()
-    assert "include.zip" in file
-    assert "gold.heart_rate_by_model" in tables
-
-
-RUNNING = "Total number of applications:1\napplication_1700000000000_0007\tsluice main\thttp://h/application_1700000000000_0007"
+        Yarn("http://m").launch("main")
 
 
 @pytest.mark.parametrize(
-    ("says", "code", "alive"),
-    [(RUNNING, 0, True), ("Total number of applications:0", 0, False), ("Connection refused", 255, True)],
+    ("state", "final", "on_node", "expected"),
+    [
+        ("ACCEPTED", "UNDEFINED", None, None),
+        ("RUNNING", "UNDEFINED", "RUNNING", None),
+        ("FINISHING", "SUCCEEDED", "RUNNING", None),
+        ("FINISHED", "SUCCEEDED", "APPLICATION_RESOURCES_CLEANINGUP", "FINISHED"),
+        ("FINISHED", "FAILED", None, "FAILED"),
+        ("FAILED", "FAILED", None, "FAILED"),
+        ("KILLED", "KILLED", "FINISHING_CONTAINERS_WAIT", None),
+        ("KILLED", "KILLED", "FINISHED", "KILLED"),
+    ],
 )
-def test_an_application_lives_as_long_as_yarn_lists_its_tag(answers, says: str, code: int, alive: bool):
-    answers("spark-submit", "")
-    yarn = Yarn(None)
-    handle = yarn.launch("main")
-    tag = wait_for_submission(yarn, handle)["name"]
-    calls = answers("yarn", says, code)
-    assert yarn.is_alive(handle) is alive
-    assert calls.read_text().startswith(f"application -list -appTags {tag} -appStates ")
-    submission = f"its submission: {submit.log('main')}"
-    assert yarn.log("main", handle) == f"yarn logs of the application with the tag {tag}; {submission}"
+def test_an_application_has_ended_once_yarn_says_so_and_its_node_has_ended_its_processes(
+    cluster: Cluster, launched, state: str, final: str, on_node: str | None, expected: str | None
+):
+    handle = launched(cluster.url)
+    cluster.has(state, final, on_node)
+    assert Yarn(cluster.url).state(handle) == expected
+    assert Yarn(cluster.url).is_alive(handle) is (expected is None)
+    assert f"applicationTags={json.loads(handle)['tag']}&user.name=" in cluster.requests[0][1]
 
 
-def test_an_application_is_ended_by_the_id_that_yarn_lists_for_its_tag(answers):
-    answers("spark-submit", "")
-    yarn = Yarn(None)
-    handle = yarn.launch("main")
-    wait_for_submission(yarn, handle)
-    calls = answers("yarn", RUNNING)
-    yarn.kill(handle)
-    assert calls.read_text().splitlines()[1:] == ["application -kill application_1700000000000_0007"]
-    answers("yarn", "Connection refused", 255)
-    with pytest.raises(Unreachable, match="cannot be ended .Connection refused"):
-        yarn.kill(handle)
+def test_an_application_whose_node_is_gone_has_ended_when_yarn_says_so(cluster: Cluster, launched):
+    handle = launched(cluster.url)
+    cluster.has("FAILED", "FAILED")
+    cluster.applications[0]["amHostHttpAddress"] = f"127.0.0.1:{free_port()}"
+    assert Yarn(cluster.url).state(handle) == "FAILED"
+
+
+def test_a_driver_that_yarn_does_not_know_is_lost_and_lives_while_yarn_does_not_answer(cluster: Cluster, launched):
+    assert Yarn(cluster.url).state(launched(cluster.url)) == "LOST"
+    unused_url = f"http://127.0.0.1:{free_port()}"
+    assert Yarn(unused_url).is_alive(launched(unused_url))
+
+
+def test_killing_waits_until_the_node_has_ended_the_driver(cluster: Cluster, launched, monkeypatch):
+    handle = launched(cluster.url)
+    cluster.has("RUNNING", on_node="RUNNING")
+    Yarn(cluster.url).kill(handle)
+    orders = [(path.partition("?")[0], body) for method, path, body in cluster.requests if method == "PUT"]
+    assert orders == [(f"/ws/v1/cluster/apps/{ID}/state", {"state": "KILLED"})]
+    Yarn(cluster.url).kill(handle)
+    monkeypatch.setattr(yarn, "KILL_SECONDS", 0.5)
+    cluster.has("KILLED", "KILLED", on_node="FINISHING_CONTAINERS_WAIT")
+    with pytest.raises(SluiceError, match=f"{ID} outlives the order to end: end it on its node"):
+        Yarn(cluster.url).kill(handle)
+
+
+def test_a_resource_manager_that_does_not_answer_is_named_with_the_remedy(launched):
+    unused_url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(Unreachable, match=f"ResourceManager at {unused_url} .*Connection refused.*resource-manager"):
+        Yarn(unused_url).kill(launched(unused_url))
