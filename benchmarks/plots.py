@@ -100,26 +100,30 @@ def svg(plot: Plot, rows: list[Row]) -> str:
     """The plot on one line, as a page of Markdown takes it. Its text has the colour of its surroundings."""
     groups = bars(plot, rows)
     greatest = max(value for values in groups.values() for value in values.values())
-    drawn, y = [_text(0, 16, plot.title, "font-weight='bold'")], 16
+    drawn, y = [text(0, 16, plot.title, "font-weight='bold'")], 16
     for heading, values in groups.items():
         y += LINE + 8
-        drawn.append(_text(0, y, heading, "font-style='italic'"))
+        drawn.append(text(0, y, heading, "font-style='italic'"))
         for name, value in values.items():
             y += LINE
             width = (BARS_END - NAMES_END) * value / greatest
             colour = BLUE if name == NAMES[OURS] else GREY
-            drawn.append(_text(NAMES_END - 8, y, name, "text-anchor='end'"))
+            drawn.append(text(NAMES_END - 8, y, name, "text-anchor='end'"))
             drawn.append(f"<rect x='{NAMES_END}' y='{y - 12}' width='{width:.1f}' height='15' fill='{colour}'/>")
-            drawn.append(_text(NAMES_END + width + 6, y, f"{value:,.3g}"))
+            drawn.append(text(NAMES_END + width + 6, y, f"{value:,.3g}"))
+    return document(plot.title, drawn, y + 10)
+
+
+def document(title: str, drawn: list[str], height: float) -> str:
     return (
-        f"<svg class='plot' xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {y + 10}' width='{WIDTH}' "
+        f"<svg class='plot' xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height:.0f}' width='{WIDTH}' "
         f"role='img' font-family='Arial, Liberation Sans, sans-serif' font-size='13'>"
-        f"<title>{escape(plot.title)}</title><style>{STYLE}</style>{''.join(drawn)}</svg>\n"
+        f"<title>{escape(title)}</title><style>{STYLE}</style>{''.join(drawn)}</svg>\n"
     )
 
 
-def _text(x: float, y: float, text: str, attributes: str = "") -> str:
-    return f"<text x='{x:.0f}' y='{y:.0f}' fill='currentColor' {attributes}>{escape(text)}</text>"
+def text(x: float, y: float, words: str, attributes: str = "") -> str:
+    return f"<text x='{x:.0f}' y='{y:.0f}' fill='currentColor' {attributes}>{escape(words)}</text>"
 
 
 if __name__ == "__main__":

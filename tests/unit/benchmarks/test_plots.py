@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from benchmarks import plots
+from benchmarks import cost_plots, plots
 from benchmarks.support import measure
 from benchmarks.support.measure import Figure, Row
 from include.errors import UsageError
@@ -24,7 +24,7 @@ def test_a_plot_is_drawn_from_the_figures_and_is_on_the_page(name: str):
 
 
 def test_no_plot_is_left_that_nothing_draws():
-    assert {file.stem for file in plots.FOLDER.iterdir()} == set(plots.PLOTS)
+    assert {file.stem for file in plots.FOLDER.iterdir()} == {*plots.PLOTS, *cost_plots.PLOTS}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.what}, {row.unit}")
