@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from include.errors import UsageError
+from include.spec import LAYERS
 
 # A user or a password in a URL. A secret key may contain slashes, and digits before a slash are a port.
 LOGIN = re.compile(r"://(?:[^/\s]*@|[^/:\s]+:(?!\d+/)[^@\s]*@)")
@@ -19,6 +20,7 @@ PLACES = {
     "SLUICE_LAKE": KEYS_OF_S3,
     "SLUICE_LANDING": KEYS_OF_S3,
     "AWS_ENDPOINT_URL": KEYS_OF_S3,
+    "AWS_ENDPOINT_URL_GLUE": KEYS_OF_S3,
     "SLUICE_KAFKA": "set SLUICE_KAFKA_CONFIG to a properties file",
     "SLUICE_SCHEMA_REGISTRY": "set SLUICE_SCHEMA_REGISTRY_CREDENTIALS to a file with USER:PASSWORD",
     "OPENLINEAGE_URL": "set OPENLINEAGE_API_KEY",
@@ -43,6 +45,8 @@ LAKE, CHECKPOINTS = "lake", "_checkpoints"
 # As `main=1-3`: the driver, and the fewest and the most executors that it may have.
 EXECUTORS = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*)=(\d{1,4})-(\d{1,4})")
 CLUSTER_VARIABLE = re.compile("SLUICE_KAFKA_(?:([A-Z][A-Z0-9_]*)_)?CONFIG")
+# As `glue` or `glue:sales_`. A catalog takes names in small letters only.
+GLUE = re.compile("glue(?::([a-z][a-z0-9_]{0,99}))?")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -71,6 +75,8 @@ class Settings:
     four_eyes: whether nobody may approve their own request; None: only if Airflow has more than one user.
     executors: by driver, the fewest and the most executors that it may have; no other driver is scaled.
     catch_up_seconds: in which a scaled driver is to read a backlog.
+    catalog_prefix: what the names of databases in the Glue catalog begin with; None: no table is registered there.
+    catalog_layers: the layers whose tables are registered.
     """
 
     home: Path
@@ -95,6 +101,8 @@ class Settings:
     kafka_files: Mapping[str, Path] = field(default_factory=dict)
     executors: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     catch_up_seconds: float = 600.0
+    catalog_prefix: str | None = None
+    catalog_layers: tuple[str, ...] = ("silver", "gold")
 
     @property
     def all_checkpoints(self) -> str:
@@ -172,6 +180,8 @@ def from_environment(environment: dict[str, str]) -> Settings:
         kafka_files=kafka_files,
         executors=_executors(environment),
         catch_up_seconds=_number(environment, "SLUICE_CATCH_UP_SECONDS", 600),
+        catalog_prefix=_catalog_prefix(environment),
+        catalog_layers=_catalog_layers(environment),
     )
 
 
@@ -179,6 +189,14 @@ def kafka_variables(config: Settings) -> dict[str, str]:
     """The variables by which another process finds the same Kafka clusters: addresses and paths, and no secret."""
     servers = {"SLUICE_KAFKA": config.kafka} if config.kafka else {}
     return servers | {cluster_variable(name): str(file) for name, file in config.kafka_files.items()}
+
+
+def catalog_variables(config: Settings) -> dict[str, str]:
+    """The variables by which another process registers the same tables."""
+    if config.catalog_prefix is None:
+        return {}
+    catalog = f"glue:{config.catalog_prefix}" if config.catalog_prefix else "glue"
+    return {"SLUICE_CATALOG": catalog, "SLUICE_CATALOG_LAYERS": " ".join(config.catalog_layers)}
 
 
 def cluster_variable(name: str | None) -> str:
@@ -259,6 +277,25 @@ def _executors(environment: dict[str, str]) -> dict[str, tuple[int, int]]:
             )
         bounds[match[1]] = (least, most)
     return bounds
+
+
+def _catalog_prefix(environment: dict[str, str]) -> str | None:
+    value = environment.get("SLUICE_CATALOG") or ""
+    match = GLUE.fullmatch(value)
+    if value and not match:
+        raise UsageError(
+            f"SLUICE_CATALOG is {value!r}: set it to glue, or to glue:PREFIX for names of databases that begin with "
+            f"PREFIX, in small letters, digits and _"
+        )
+    return match[1] or "" if match else None
+
+
+def _catalog_layers(environment: dict[str, str]) -> tuple[str, ...]:
+    value = environment.get("SLUICE_CATALOG_LAYERS") or "silver gold"
+    words = value.replace(",", " ").split()
+    if not words or set(words) - set(LAYERS):
+        raise UsageError(f"SLUICE_CATALOG_LAYERS is {value!r}: name some of bronze, silver and gold, or unset it")
+    return tuple(layer for layer in LAYERS if layer in words)
 
 
 def _log_format(environment: dict[str, str]) -> str:

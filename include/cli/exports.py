@@ -1,4 +1,4 @@
-"""The commands for other systems: Prometheus, Kafka's tools and OpenLineage."""
+"""The commands for other systems: Prometheus, Kafka's tools, OpenLineage and the catalog that other engines ask."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -9,7 +9,7 @@ from prometheus_client import generate_latest, start_http_server
 from include import catalog
 from include.cli.output import Json, show
 from include.errors import SetupError
-from include.monitoring import consumer_groups, lineage_loader
+from include.monitoring import consumer_groups, lineage_loader, registration
 from include.monitoring.prometheus import registry
 
 
@@ -45,3 +45,20 @@ def send_lineage(
     """Tell OpenLineage of each flow's newest batch, once."""
     outcomes = lineage_loader.emit_events(catalog.load(), url)
     show(as_json, outcomes, (f"{flow}: {batch}" for flow, batch in outcomes.items()), "nothing new to tell")
+
+
+def show_catalog(
+    now: Annotated[
+        bool, typer.Option("--register", help="Also create and correct entries, as each minute does.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the names of tables in the catalog of SLUICE_CATALOG, and what differs there."""
+    tables = catalog.load()
+    found = registration.register(tables) if now else registration.survey(tables)
+    lines = (
+        f"{table} as {entry.name}: {': '.join(filter(None, (entry.state, entry.done or entry.reason)))}"
+        for table, entry in found.items()
+    )
+    document = {table: asdict(entry) for table, entry in found.items()}
+    show(as_json, document, lines, "nothing to register: no table is declared in a layer of SLUICE_CATALOG_LAYERS")

@@ -45,6 +45,7 @@ COMMANDS = {
         "metrics": ("include.cli.exports:serve_metrics", "for Prometheus"),
         "mirror": ("include.cli.exports:mirror_offsets", "for Kafka's tools"),
         "lineage": ("include.cli.exports:send_lineage", "for OpenLineage"),
+        "catalog": ("include.cli.exports:show_catalog", "names in Glue"),
     },
     "Jobs": {
         "jobs": ("include.cli.jobs:show_jobs", "all, newest first"),

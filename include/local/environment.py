@@ -14,7 +14,7 @@ from pathlib import Path
 
 from include.control.store import private_files
 from include.local import artifacts, install, java, object_store
-from include.settings import LAKE, ROOT, Settings, kafka_variables
+from include.settings import LAKE, ROOT, Settings, catalog_variables, kafka_variables
 
 
 def driver_class_path(config: Settings) -> str:
@@ -178,6 +178,7 @@ def _variables(config: Settings, java_home: Path) -> dict[str, str]:
         "SLUICE_JARS": str(config.jars),
         "SLUICE_LANDING": config.landing,
         **kafka_variables(config),
+        **catalog_variables(config),
         "SLUICE_CONTROL_URL": config.control_url,
         "SLUICE_AIRFLOW_PORT": str(config.airflow_port),
         "SLUICE_LEASE_SECONDS": str(config.lease_seconds),

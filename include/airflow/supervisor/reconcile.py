@@ -1,7 +1,7 @@
 """One run of the supervisor: it compares all drivers with what is wanted, and acts, within a few seconds.
 
 Afterwards, it publishes the progress of flows: Kafka consumer groups get offsets, OpenLineage an event for each newest
-batch.
+batch, and the catalog of other engines the names of tables.
 """
 
 import math
@@ -26,7 +26,8 @@ from include.control.store import database
 from include.control.supervision import shutdown, supervision
 from include.control.supervision.supervision import SourceHealth
 from include.errors import SluiceError
-from include.monitoring import consumer_groups, lineage_loader, query_progress
+from include.monitoring import consumer_groups, lineage_loader, query_progress, registration
+from include.monitoring.registration import State as NameState
 from include.settings import settings
 from include.spec import Flow
 
@@ -147,7 +148,7 @@ def _settle(
 
 def publish_all() -> None:
     """Publish everything, and log failures. The next minute tries again. Raises nothing."""
-    for publish in (_publish_offsets, _publish_lineage):
+    for publish in (_publish_offsets, _publish_lineage, _publish_names):
         _try(publish)
 
 
@@ -170,6 +171,16 @@ def _publish_offsets() -> None:
 def _publish_lineage() -> None:
     for flow, batch in lineage_loader.emit_events(catalog.load()).items():
         logs.info(f"lineage of batch {batch}", flow)
+
+
+def _publish_names() -> None:
+    if settings().catalog_prefix is None:
+        return
+    for table, entry in registration.register(catalog.load()).items():
+        if entry.done:
+            logs.info(f"{entry.done} as {entry.name} in the catalog", table)
+        elif entry.state == NameState.REFUSED:
+            logs.warning(entry.reason, table)
 
 
 def next_tick(schedule: str, after: float) -> float:
