@@ -11,6 +11,8 @@ from include.cli.output import Json, show
 from include.errors import SetupError
 from include.monitoring import consumer_groups, lineage_loader, registration
 from include.monitoring.prometheus import registry
+from include.monitoring.registration import Registration
+from include.settings import settings
 
 
 def serve_metrics(
@@ -54,11 +56,16 @@ def show_catalog(
     as_json: Json = False,
 ) -> None:
     """Show the names of tables in the catalog of SLUICE_CATALOG, and what differs there."""
+    if settings().catalog_prefix is None and not now:
+        show(as_json, {}, (), "no table is registered anywhere: see SLUICE_CATALOG")
+        return
     tables = catalog.load()
     found = registration.register(tables) if now else registration.survey(tables)
-    lines = (
-        f"{table} as {entry.name}: {': '.join(filter(None, (entry.state, entry.done or entry.reason)))}"
-        for table, entry in found.items()
-    )
     document = {table: asdict(entry) for table, entry in found.items()}
-    show(as_json, document, lines, "nothing to register: no table is declared in a layer of SLUICE_CATALOG_LAYERS")
+    lines = (_line(table, entry) for table, entry in found.items())
+    show(as_json, document, lines, "nothing to register: no layer of SLUICE_CATALOG_LAYERS has a table")
+
+
+def _line(table: str, entry: Registration) -> str:
+    details = entry.reason or entry.done
+    return f"{table} as {entry.name}: {entry.state}{f': {details}' if details else ''}"

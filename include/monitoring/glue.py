@@ -80,6 +80,8 @@ class Glue:
         try:
             with self._asked("GetTables"):
                 for page in self._client.get_paginator("get_tables").paginate(DatabaseName=database):
+                    if "TableList" not in page:
+                        raise self._away("answers GetTables as no catalog does")
                     entries |= {entry["Name"]: entry for entry in page["TableList"]}
         except EntryRefused as refusal:
             if NOT_FOUND not in str(refusal):

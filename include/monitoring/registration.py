@@ -116,7 +116,7 @@ class _Run:
         except self._glue.EntryRefused as error:
             return Registration(found.name, State.REFUSED, str(error))
         self._stored[table.layer][entry["Name"]] = entry
-        return Registration(found.name, State.REGISTERED, done="registered")
+        return Registration(found.name, State.REGISTERED, done="created")
 
     def _refusal(self, table: str, stored: dict[str, Any]) -> str | None:
         """Returns why an entry of the wanted name is left alone, and what to do."""

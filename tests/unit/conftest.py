@@ -1,5 +1,7 @@
 """Real processes and a real control database for the unit tests."""
 
+import importlib
+import itertools
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -72,6 +74,33 @@ def home(tmp_path: Path, own_settings: Callable[..., None]) -> Path:
     directory.mkdir()
     own_settings(SLUICE_HOME=directory)
     return directory
+
+
+KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "hush", "AWS_REGION": "eu-west-1"}
+CATALOG_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def glue_url() -> Iterator[str]:
+    """A server with the API of Glue for all tests, which has answered once: its first answer can take minutes."""
+    # Most runs need neither, and their import takes a second.
+    glue, moto = importlib.import_module("include.monitoring.glue"), importlib.import_module("moto.server")
+    server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    url = "http://{}:{}".format(*server.get_host_and_port())
+    keys = dict(zip(("aws_access_key_id", "aws_secret_access_key", "region_name"), KEYS.values(), strict=True))
+    patient = glue.Config(read_timeout=300)
+    glue.session.get_session().create_client("glue", endpoint_url=url, config=patient, **keys).get_databases()
+    yield url
+    server.stop()
+
+
+@pytest.fixture
+def prefix(glue_url: str, home: Path, own_settings: Callable[..., None]) -> str:
+    """What the names of databases of one test begin with, in the catalog of all tests."""
+    prefix = f"t{next(CATALOG_NUMBERS)}_"
+    own_settings(SLUICE_CATALOG=f"glue:{prefix}", AWS_ENDPOINT_URL_GLUE=glue_url, **KEYS)
+    return prefix
 
 
 @pytest.fixture

@@ -7,7 +7,15 @@ import pytest
 from include.errors import UsageError
 from include.lake import locations
 from include.lake.paths import ObjectPath
-from include.settings import HALT_SECONDS, LEASE_CHECK_INTERVAL, LEASE_MARGIN, ROOT, from_environment, kafka_variables
+from include.settings import (
+    HALT_SECONDS,
+    LEASE_CHECK_INTERVAL,
+    LEASE_MARGIN,
+    ROOT,
+    catalog_variables,
+    from_environment,
+    kafka_variables,
+)
 
 
 def test_without_any_variable_everything_lies_below_var():
@@ -72,6 +80,7 @@ def test_a_lake_that_is_no_place_is_refused(value: str):
             "set SLUICE_SCHEMA_REGISTRY_CREDENTIALS to a file with USER:PASSWORD",
         ),
         ("OPENLINEAGE_URL", "https://hush@lineage:5000/api", "set OPENLINEAGE_API_KEY"),
+        ("AWS_ENDPOINT_URL_GLUE", "http://ada:hush@glue:9000", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
     ],
 )
 def test_an_address_with_a_password_is_refused_without_showing_it(name: str, value: str, place: str):
@@ -179,3 +188,35 @@ def test_a_table_whose_first_commit_was_killed_is_not_stored(tmp_path: Path, nam
     for name in names:
         (log / name).touch()
     assert locations.is_stored("gold.view", config) is is_stored
+
+
+@pytest.mark.parametrize(
+    ("value", "layers", "prefix", "names"),
+    [
+        ("", "", None, ("silver", "gold")),
+        ("glue", "", "", ("silver", "gold")),
+        ("glue:sales_", "gold, bronze", "sales_", ("bronze", "gold")),
+    ],
+)
+def test_a_catalog_is_named_with_a_prefix_and_layers(value: str, layers: str, prefix: str | None, names: tuple):
+    config = from_environment({"SLUICE_CATALOG": value, "SLUICE_CATALOG_LAYERS": layers})
+    assert (config.catalog_prefix, config.catalog_layers) == (prefix, names)
+    assert from_environment({"SLUICE_HOME": str(config.home), **catalog_variables(config)}) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        (
+            "SLUICE_CATALOG",
+            "unity",
+            "SLUICE_CATALOG is 'unity': set it to glue, or to glue:PREFIX for names of databases",
+        ),
+        ("SLUICE_CATALOG", "glue:Sales", "SLUICE_CATALOG is 'glue:Sales': set it to glue, or to glue:PREFIX"),
+        ("SLUICE_CATALOG_LAYERS", "golden", "SLUICE_CATALOG_LAYERS is 'golden': name some of bronze, silver and gold"),
+    ],
+)
+def test_a_catalog_that_cannot_be_named_is_refused(name: str, value: str, sentence: str):
+    with pytest.raises(UsageError) as refusal:
+        from_environment({name: value})
+    assert str(refusal.value).startswith(sentence)

@@ -43,7 +43,7 @@ LEDGER = (*FLOWS, "include.ledger")
 MAINTENANCE = (*FLOWS, "include.maintenance")
 RECOVERY = (*FLOWS, "include.ledger", "include.maintenance", "include.recovery")
 # One module imports each of these exporters.
-MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage", "requests")
+MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage", "requests", "botocore")
 ENGINE = (*MONITORING, "include.engine", "pyspark", "py4j", "delta", "jsonschema_rs")
 AIRFLOW = (*MONITORING, "include.airflow", "include.orchestration", "airflow", "jwt")
 CLI = (*MONITORING, "include.cli", "include.text_columns", "typer", "rich")

@@ -178,7 +178,7 @@ def _publish_names() -> None:
         return
     for table, entry in registration.register(catalog.load()).items():
         if entry.done:
-            logs.info(f"{entry.done} as {entry.name} in the catalog", table)
+            logs.info(f"entry {entry.name} of the catalog {entry.done}", table)
         elif entry.state == NameState.REFUSED:
             logs.warning(entry.reason, table)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from include.airflow.supervisor import reconcile
+from include.control.store import database, schema
 from include.settings import settings
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
@@ -31,12 +32,23 @@ def test_what_cannot_be_mirrored_is_said_and_lineage_is_told_all_the_same(home: 
     assert json.loads(event)["job"]["name"] == SILVER
 
 
-def test_whatever_fails_there_is_in_the_log_alone(home: Path, monkeypatch, caplog):
+def test_whatever_fails_there_is_in_the_log_alone(home: Path, monkeypatch, own_settings, caplog):
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
-    settings.cache_clear()
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "hush", "AWS_REGION": "eu-west-1"}
+    own_settings(SLUICE_CATALOG="glue", AWS_ENDPOINT_URL_GLUE="http://127.0.0.1:1", **keys)
     reconcile.publish_all()
     assert "OPENLINEAGE_URL is http://127.0.0.1:1, which takes no event" in caplog.text
+    assert "the catalog at http://127.0.0.1:1 does not answer (EndpointConnectionError): check" in caplog.text
     (home / "lineage").rmdir()
     (home / "lineage").write_text("somebody's file")
     reconcile.publish_all()
     assert "FileExistsError" in caplog.text
+
+
+def test_stored_tables_get_their_names_in_the_catalog_and_what_is_refused_is_said(prefix: str, caplog):
+    reconcile.publish_all()
+    assert f"{SILVER}: entry {prefix}{SILVER} of the catalog created" in caplog.text
+    with database.transaction(database.connect(settings().control_url)) as connection:
+        connection.execute(schema.platforms.delete())
+    reconcile.publish_all()
+    assert f"{SILVER}: {prefix}{SILVER} is in the catalog already, registered by the platform" in caplog.text
