@@ -124,8 +124,8 @@ class Glue:
             if code in REFUSED_CODES or status in REFUSED_STATUS:
                 # Who may read the catalog may still lack the right to write an entry of it.
                 raise (Unreachable if operation == "GetTables" else EntryRefused)(
-                    f"the catalog at {self.url} refuses the credentials ({code or status}): renew them, or permit them "
-                    f"glue:{operation}"
+                    f"the catalog at {self.url} refuses the credentials ({code or status}): renew them, permit them "
+                    f"glue:{operation}, or correct AWS_ENDPOINT_URL_GLUE"
                 ) from None
             if not code.endswith("Exception"):
                 raise self._away(f"answers {operation} with {code or status}") from None

@@ -76,7 +76,7 @@ class _Run:
 
     def survey(self) -> dict[str, Registration]:
         found = {table.name: self._compare(table) for table in self._wanted()}
-        self._columns.save()
+        self._columns.save(set(found))
         return found | self._not_declared()
 
     def register(self) -> dict[str, Registration]:
@@ -85,7 +85,7 @@ class _Run:
             found[table.name] = self._compare(table)
             if found[table.name].state in (State.NOT_REGISTERED, State.DIFFERS):
                 found[table.name] = self._write(table, found[table.name])
-        self._columns.save()
+        self._columns.save(set(found))
         return found | self._not_declared()
 
     def _wanted(self) -> list[Table]:
@@ -96,7 +96,7 @@ class _Run:
         if stored and (refusal := self._refusal(table.name, stored)):
             return Registration(name, State.REFUSED, refusal)
         try:
-            columns = self._columns.of(table.name, is_new=not stored)
+            columns = self._columns.of(table.name)
         except (SluiceError, DeltaError, OSError) as error:
             return Registration(name, State.REFUSED, f"its log cannot be read: {error}")
         if columns is None:
@@ -172,10 +172,10 @@ class _Columns:
         self.known: dict[str, dict[str, Any]] = json.loads(self._file.read_text()) if self._file.exists() else {}
         self._is_changed = False
 
-    def of(self, table: str, is_new: bool) -> list[dict[str, Any]] | None:
-        """Returns the columns of a table; None where it has no commit yet. is_new: looks at its log in any case."""
+    def of(self, table: str) -> list[dict[str, Any]] | None:
+        """Returns the columns of a table; None where it has no commit yet."""
         known = self.known.get(table)
-        if known and not is_new and known["at"] > self._looked_after:
+        if known and known["at"] > self._looked_after:
             return list(known["columns"])
         if not known or not _is_newest(table, known["version"]):
             if not locations.is_stored(table):
@@ -186,10 +186,11 @@ class _Columns:
         self._is_changed = True
         return list(known["columns"])
 
-    def save(self) -> None:
+    def save(self, tables: set[str]) -> None:
+        """Writes what was looked at anew. tables: all others are forgotten."""
         if self._is_changed:
             new = self._file.with_suffix(".new")
-            new.write_text(json.dumps(self.known))
+            new.write_text(json.dumps({table: known for table, known in self.known.items() if table in tables}))
             new.rename(self._file)
 
 
