@@ -38,10 +38,22 @@ GOLD, SILVER, BRONZE = declared("gold.sums", owner="team-x"), declared("silver.r
 TABLES = catalog(BRONZE, SILVER, GOLD)
 
 
+LOADER = session.get_session().get_component("data_loader")
+get_component = session.Session.get_component
+
+
+def component(botocore: session.Session, name: str) -> object:
+    return LOADER if name == "data_loader" else get_component(botocore, name)
+
+
 @pytest.fixture(autouse=True)
 def patient(monkeypatch) -> None:
-    """On a busy machine, the server of the tests takes longer for an answer than a supervisor waits."""
+    """On a busy machine, the server of the tests takes longer for an answer than a supervisor waits.
+
+    A supervisor makes one client, and these tests fifty: they read the description of the API once.
+    """
     monkeypatch.setattr(glue, "CONFIG", glue.Config(read_timeout=60, retries={"total_max_attempts": 1}))
+    monkeypatch.setattr(glue.session.Session, "get_component", component)
 
 
 @pytest.fixture(scope="module")
