@@ -18,7 +18,7 @@ from include.catalog import Catalog
 from include.control import platform
 from include.control.store import database
 from include.delta import stored_table
-from include.errors import SluiceError, UsageError
+from include.errors import UsageError
 from include.lake import clients, locations
 from include.settings import settings
 from include.spec import LAYERS, Table
@@ -49,8 +49,8 @@ class Registration:
 def register(tables: Catalog) -> dict[str, Registration]:
     """Creates and corrects the entries of the tables of `settings().catalog_layers`. Returns what became of each table.
 
-    Raises UsageError without a catalog, a region or credentials, and Unreachable where the catalog or the control
-    database does not answer.
+    Raises UsageError without a catalog, a region or credentials, and Unreachable where the catalog, the control database
+    or the store of the lake does not answer.
     """
     return _Run(tables, time.time() - LOOK_SECONDS).register()
 
@@ -97,7 +97,7 @@ class _Run:
             return Registration(name, State.REFUSED, refusal)
         try:
             columns = self._columns.of(table.name)
-        except (SluiceError, DeltaError, OSError) as error:
+        except (DeltaError, OSError) as error:
             return Registration(name, State.REFUSED, f"its log cannot be read: {error}")
         if columns is None:
             return Registration(name, State.NOT_STORED)
