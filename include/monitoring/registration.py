@@ -49,8 +49,8 @@ class Registration:
 def register(tables: Catalog) -> dict[str, Registration]:
     """Creates and corrects the entries of the tables of `settings().catalog_layers`. Returns what became of each table.
 
-    Raises UsageError without a catalog, a region or credentials, and Unreachable where the catalog, the control database
-    or the store of the lake does not answer.
+    Raises UsageError without a catalog, a region or credentials, and Unreachable where the catalog, the control
+    database or the store of the lake does not answer.
     """
     return _Run(tables, time.time() - LOOK_SECONDS).register()
 
