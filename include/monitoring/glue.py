@@ -52,7 +52,11 @@ REFUSED_CODES = (
 
 
 class EntryRefused(SluiceError):
-    """The catalog answers, and does not take one entry, or has none of this name."""
+    """The catalog answers, and does not take one entry, or has none of this name. code: of its error."""
+
+    def __init__(self, sentence: str, code: str) -> None:
+        super().__init__(sentence)
+        self.code = code
 
 
 class Glue:
@@ -84,7 +88,7 @@ class Glue:
                         raise self._away("answers GetTables as no catalog does")
                     entries |= {entry["Name"]: entry for entry in page["TableList"]}
         except EntryRefused as refusal:
-            if NOT_FOUND not in str(refusal):
+            if refusal.code != NOT_FOUND:
                 raise Unreachable(str(refusal)) from None
         return entries
 
@@ -93,7 +97,7 @@ class Glue:
         try:
             self._create(database, entry)
         except EntryRefused as refusal:
-            if NOT_FOUND not in str(refusal):
+            if refusal.code != NOT_FOUND:
                 raise
             with self._asked("CreateDatabase"):
                 self._client.create_database(DatabaseInput={"Name": database})
@@ -122,14 +126,14 @@ class Glue:
             code = error.response.get("Error", {}).get("Code", "")
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             if code in REFUSED_CODES or status in REFUSED_STATUS:
-                # Who may read the catalog may still lack the right to write an entry of it.
-                raise (Unreachable if operation == "GetTables" else EntryRefused)(
+                raise EntryRefused(
                     f"the catalog at {self.url} refuses the credentials ({code or status}): renew them, permit them "
-                    f"glue:{operation}, or correct AWS_ENDPOINT_URL_GLUE"
+                    f"glue:{operation}, or correct AWS_ENDPOINT_URL_GLUE",
+                    code,
                 ) from None
             if not code.endswith("Exception"):
                 raise self._away(f"answers {operation} with {code or status}") from None
-            raise EntryRefused(f"the catalog at {self.url} answers {operation} with {code}") from None
+            raise EntryRefused(f"the catalog at {self.url} answers {operation} with {code}", code) from None
         except BotoCoreError as error:
             raise self._away(f"does not answer ({type(error).__name__})") from None
 

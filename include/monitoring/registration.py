@@ -187,7 +187,7 @@ class _Columns:
         return list(known["columns"])
 
     def save(self, tables: set[str]) -> None:
-        """Writes what was looked at anew. tables: all others are forgotten."""
+        """Writes what this run has looked at. tables: all others are forgotten."""
         if self._is_changed:
             new = self._file.with_suffix(".new")
             new.write_text(json.dumps({table: known for table, known in self.known.items() if table in tables}))
