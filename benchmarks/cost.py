@@ -55,7 +55,7 @@ EXECUTOR_GB = 2
 
 @dataclass(frozen=True)
 class Parts:
-    """What was measured. CPU in seconds, memory in MB; `_a_flow`: for each flow beyond none.
+    """What was measured. CPU in seconds, memory in MB. What ends with a flow is for each flow beyond none.
 
     batch, wide_batch: of a layer, with few records: on the fast path, and by Spark's writers before there was one.
     """
