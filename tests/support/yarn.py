@@ -38,8 +38,6 @@ class Yarn:
             # Memory of processes that share files would count for each of them.
             "yarn.nodemanager.pmem-check-enabled": "false",
             "yarn.nodemanager.vmem-check-enabled": "false",
-            # Otherwise Spark takes the address of another interface than that of its settings.
-            "yarn.nodemanager.admin-env": "SPARK_LOCAL_IP=127.0.0.1",
             "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": 100,
         }
         self._write("core-site", {"fs.defaultFS": "file:///", "hadoop.tmp.dir": directory / "tmp"})

@@ -72,6 +72,8 @@ def start(cluster: yarn.Yarn, pipeline: Pipeline) -> Iterator[Callable[..., str]
     defaults = Path(pipeline.environment["SPARK_CONF_DIR"]) / "spark-defaults.conf"
     with defaults.open("a") as file:
         file.write("spark.executor.instances 1\nspark.executor.memory 512m\nspark.ui.enabled false\n")
+        # Otherwise Spark names the address of another interface than the one that it listens on.
+        file.write("spark.yarn.appMasterEnv.SPARK_LOCAL_IP 127.0.0.1\n")
     extra = {"deploy-mode": "cluster", "resource-manager": cluster.url}
     connection = json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra})
     environment = {"AIRFLOW_CONN_SPARK_DEFAULT": connection, "HADOOP_CONF_DIR": str(cluster.conf)}
