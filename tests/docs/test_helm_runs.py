@@ -38,7 +38,7 @@ CHART = ROOT / "deploy" / "helm" / "sluice"
 USER = 10001
 AUTH_SECRET = "of-drivers-and-executors"
 FLOW, SLOW = "bronze.numbers", "silver.sums"
-# A number from here on costs an executor a second, so that it can be ended in the middle of a batch.
+# A number from here on costs an executor tenths of a second, so that it can be ended in the middle of a batch.
 SLOW_FROM = 1_000_000
 TABLES = {
     "bronze/numbers.py": """from include.spec import Kafka, Table
@@ -315,7 +315,7 @@ def test_a_bounded_job_is_a_pod_that_ends(platform: Platform, recovery):
 
 @only_in_full_runs
 def test_an_executor_that_is_deleted_within_a_batch_loses_and_doubles_no_row(platform: Platform, recovery):
-    platform.send(range(SLOW_FROM, SLOW_FROM + 20))
+    platform.send(range(SLOW_FROM, SLOW_FROM + 100))
     wait_until(partial(platform.has_all, FLOW), RECOVERY_SECONDS, platform.details)
     # What runs now is the batch of the other table.
     busy: list[str] = []
