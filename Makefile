@@ -12,14 +12,14 @@ export SLUICE_HOME SLUICE_VENV NAME SOURCE COLUMNS KEYS
 
 VENV_BIN := "$$SLUICE_VENV"/bin
 IN_VENV := $(VENV_BIN)/python
-# Three processes share the tests: those of platforms, which wait most of their time, with all that need no Spark
-# session; those that compute rows; and those of tables.
+# Three processes share the tests: those of platforms, which wait most of their time, after the unit tests without Spark;
+# those that compute rows; and those of tables.
 UNITS := $(wildcard tests/unit/engine tests/docs/test_recipes.py tests/streaming/kafka tests/streaming/rows \
-	tests/streaming/s3 tests/faults/changes tests/faults/views tests/faults/test_aimed_kills.py \
+	tests/streaming/s3 tests/streaming/jobs/test_backfill.py tests/faults/changes tests/faults/views \
 	tests/faults/platforms/test_store_faults.py)
-PLATFORMS := $(filter-out $(UNITS) tests/unit/conftest.py,$(wildcard tests/airflow tests/docs/test_*.py \
-	tests/faults/platforms/test_*.py tests/streaming/test_end_to_end.py tests/streaming/test_sql_server.py \
-	tests/unit/[a-z]*))
+PLATFORMS := $(filter-out $(UNITS) tests/unit/conftest.py,$(wildcard tests/unit/[a-z]* tests/airflow \
+	tests/docs/test_*.py tests/faults/platforms/test_*.py tests/faults/test_aimed_kills.py \
+	tests/streaming/test_end_to_end.py tests/streaming/test_sql_server.py))
 # They run with the lake on S3, too. The others damage files by hand, or start platforms with a disk of their own.
 ON_S3 := $(addprefix tests/faults/,test_aimed_kills.py test_backfills.py test_full_refreshes.py test_interleavings.py \
 	test_rewinds.py test_windows.py platforms/test_kills.py) \
