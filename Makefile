@@ -12,8 +12,8 @@ export SLUICE_HOME SLUICE_VENV NAME SOURCE COLUMNS KEYS
 
 VENV_BIN := "$$SLUICE_VENV"/bin
 IN_VENV := $(VENV_BIN)/python
-# Three processes share the tests: those of platforms, which wait most of their time, after the unit tests without Spark;
-# those that compute rows; and those of tables.
+# Three processes share the tests: the unit tests without Spark, and those of platforms, which wait most of their time;
+# those that compute rows; those of tables.
 UNITS := $(wildcard tests/unit/engine tests/docs/test_recipes.py tests/streaming/kafka tests/streaming/rows \
 	tests/streaming/s3 tests/streaming/jobs/test_backfill.py tests/faults/changes tests/faults/views \
 	tests/faults/platforms/test_store_faults.py)
