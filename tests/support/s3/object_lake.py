@@ -17,6 +17,7 @@ from pathlib import Path
 
 import boto3
 
+from include.lake import paths
 from include.local import object_store
 from include.local.object_store import ObjectStore
 from tests.support.waiting import wait_until
@@ -53,6 +54,9 @@ def running(port: int, takes_any_key: bool = False) -> Iterator[Path | None]:
         yield store.access_log
         server.kill()
         server.wait()
+        # Clients keep the credentials of their first request.
+        for clients in (paths._bucket, paths.bucket_file_system):
+            clients.cache_clear()
 
 
 def run_for_all_tests(directory: Path, port: int) -> None:
