@@ -88,6 +88,8 @@ def test_a_connection_that_asks_for_nothing_that_exists_is_refused(connect, fiel
         ({"submission": "driver-7", "rest": "http://m:6066"}, Standalone("", "http://m:6066")),
         ({"master": "k8s://https://m", "namespace": "n", "pod": "p"}, Kubernetes("k8s://https://m")),
         ({"tag": "t", "resource_manager": "http://m:8088"}, Yarn("http://m:8088")),
+        # Of an earlier release.
+        ({"name": "t"}, Yarn("http://other")),
     ],
 )
 def test_a_driver_is_asked_for_where_it_was_started_also_after_the_connection_has_changed(handle, expected):

@@ -78,7 +78,7 @@ def launcher_of(handle: str, current: Launcher) -> Launcher:
         return Standalone("", document["rest"], current.key if isinstance(current, Standalone) else "")
     if "pod" in document:
         return Kubernetes(document["master"])
-    return Yarn(document["resource_manager"])
+    return Yarn(document["resource_manager"]) if "resource_manager" in document else current
 
 
 def _connection() -> tuple[str, str, dict[str, Any]]:

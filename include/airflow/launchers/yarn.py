@@ -76,7 +76,7 @@ class Yarn:
 
     def state(self, handle: str) -> str | None:
         """FINISHED, FAILED, KILLED, or LOST: YARN does not know it. None if it may live."""
-        document = json.loads(handle)
+        document = self._document(handle)
         if Process(**document["submitter"]).is_alive:
             return None
         try:
@@ -89,7 +89,7 @@ class Yarn:
 
     def kill(self, handle: str) -> None:
         """Kill it, and wait until YARN confirms that. Raises Unreachable, and SluiceError if it survives."""
-        document = json.loads(handle)
+        document = self._document(handle)
         submit.kill_tree(Process(**document["submitter"]))
         deadline = time.monotonic() + KILL_SECONDS
         while (application := _application(document)) and not _has_ended(application):
@@ -100,9 +100,14 @@ class Yarn:
             time.sleep(0.5)
 
     def log(self, driver: str, handle: str) -> str:
-        tag = json.loads(handle)["tag"]
+        tag = self._document(handle)["tag"]
         label = tag.removeprefix("sluice-").rpartition("-")[0]
         return f"yarn logs of the application with the tag {tag}; its submission: {submit.log(label)}"
+
+    def _document(self, handle: str) -> dict[str, Any]:
+        """The parts of a handle. Those of earlier releases call the tag a name, and do not say where YARN answers."""
+        document = json.loads(handle)
+        return {"resource_manager": self.resource_manager, "tag": document.get("name"), **document}
 
 
 def _spark_jars() -> Path:

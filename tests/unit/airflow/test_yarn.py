@@ -198,6 +198,14 @@ def test_an_application_whose_node_is_gone_has_ended_when_yarn_says_so(cluster: 
     assert Yarn(cluster.url).state(handle) == "FAILED"
 
 
+def test_a_driver_that_an_earlier_release_launched_is_found_by_its_name(cluster: Cluster, launched):
+    document = json.loads(launched(cluster.url))
+    earlier_handle = json.dumps({"name": document["tag"], "submitter": document["submitter"]})
+    cluster.has("RUNNING", "UNDEFINED", None)
+    assert Yarn(cluster.url).is_alive(earlier_handle)
+    assert f"applicationTags={document['tag']}&" in cluster.requests[0][1]
+
+
 def test_a_driver_that_yarn_does_not_know_is_lost_and_lives_while_yarn_does_not_answer(cluster: Cluster, launched):
     assert Yarn(cluster.url).state(launched(cluster.url)) == "LOST"
     unused_url = f"http://127.0.0.1:{free_port()}"
