@@ -1,6 +1,7 @@
 """The resources that all tests share: a home directory, a Kafka broker and a Spark session."""
 
 import atexit
+import gc
 import importlib.util
 import json
 import logging
@@ -28,6 +29,21 @@ def free_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+FULL_COLLECTION_AFTER = 30
+
+
+def pytest_collection_finish() -> None:
+    # A full garbage collection of all that the tests imported stops every thread for seconds on a busy machine, and
+    # PostgreSQL ends a transaction that is idle for that long. So it runs between two tests, and without the imports.
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 1_000_000)
+
+
+def pytest_runtest_logfinish() -> None:
+    if gc.get_count()[2] > FULL_COLLECTION_AFTER:
+        gc.collect()
 
 
 _exit_status: int | None = None
