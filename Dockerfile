@@ -56,6 +56,7 @@ RUN SLUICE_HOME=/tmp/install python -m include.local.artifacts s3 connect && rm 
 
 # The user of the image owns these files, so that it can read them whatever the umask of the checkout.
 COPY --chown=sluice dags dags
+COPY --chown=sluice docs/runbooks docs/runbooks
 COPY --chown=sluice jobs jobs
 COPY --chown=sluice plugins plugins
 COPY --chown=sluice pyproject.toml ./

@@ -1,7 +1,9 @@
-"""Registers Sluice's timetable with Airflow."""
+"""Registers Sluice's timetable and its console with Airflow."""
 
 import importlib
 import sys
+from functools import cached_property
+from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
@@ -17,3 +19,10 @@ if "dag-processor" in sys.argv:
 class Sluice(AirflowPlugin):
     name = "sluice"
     timetables = [Days, days.Days]
+    external_views = [{"name": "Sluice", "href": "sluice/", "url_route": "sluice", "destination": "nav"}]
+
+    @cached_property
+    def fastapi_apps(self) -> list[dict[str, Any]]:
+        """Only the API server asks for them, so that no other part of Airflow imports the console."""
+        console = importlib.import_module("include.airflow.console")
+        return [{"app": console.create(), "url_prefix": "/sluice", "name": "Sluice"}]

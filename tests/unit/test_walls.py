@@ -44,9 +44,13 @@ MAINTENANCE = (*FLOWS, "include.maintenance")
 RECOVERY = (*FLOWS, "include.ledger", "include.maintenance", "include.recovery")
 # One module imports each of these exporters.
 MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage", "requests", "botocore")
+CONSOLE = (
+    *(*MONITORING, "include.console", "include.text_columns"),
+    *("fastapi", "starlette", "jinja2", "markupsafe", "markdown_it"),
+)
 ENGINE = (*MONITORING, "include.engine", "pyspark", "py4j", "delta", "jsonschema_rs")
-AIRFLOW = (*MONITORING, "include.airflow", "include.orchestration", "airflow", "jwt")
-CLI = (*MONITORING, "include.cli", "include.text_columns", "typer", "rich")
+AIRFLOW = (*CONSOLE, "include.airflow", "include.orchestration", "airflow", "jwt")
+CLI = (*CONSOLE, "include.cli", "typer", "rich")
 LOCAL = (*MONITORING, "include.local", "include.text_columns", "typer", "psycopg")
 CONTAINERS = (*LOCAL, "include.containers")
 WITHOUT_A_JVM = ("pyspark", "airflow", "include.engine", "include.airflow")
@@ -81,6 +85,7 @@ ZONES = {
     "maintenance": Zone(("include/maintenance/*.py",), MAINTENANCE, WITHOUT_A_JVM),
     "recovery": Zone(("include/recovery/*.py",), RECOVERY, WITHOUT_A_JVM),
     "monitoring": Zone(("include/monitoring/*.py",), MONITORING, WITHOUT_A_JVM),
+    "console": Zone(("include/console/*.py",), CONSOLE, (*WITHOUT_A_JVM, "include.cli")),
     "cli": Zone(("include/cli/*.py",), CLI, WITHOUT_A_JVM),
     "local": Zone(("include/local/*.py",), LOCAL, WITHOUT_A_JVM),
     "containers": Zone(("include/containers/*.py",), CONTAINERS, WITHOUT_A_JVM),

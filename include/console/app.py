@@ -1,0 +1,68 @@
+"""The console: pages about flows, tables and incidents, rendered on the server from the control database alone.
+
+One dependency guards every route, files and unknown paths included. No route changes anything: a button asks Airflow's
+own API as the signed-in user.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from sqlalchemy import Engine
+from starlette.middleware.gzip import GZipMiddleware
+
+from include.console import answers, pages
+from include.console.readings import Readings
+from include.errors import SluiceError, UsageError
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """may_press: whether they may trigger the DAG that buttons trigger."""
+
+    name: str
+    may_press: bool
+
+
+def create(guard: Callable[..., Viewer], engine: Callable[[], Engine]) -> FastAPI:
+    """guard: a dependency of FastAPI, which raises HTTPException 401 for a stranger, and 403 without the right."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, dependencies=[Depends(guard)])
+    app.middleware("http")(answers.with_headers)
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=6)
+    app.exception_handler(SluiceError)(_in_one_sentence)
+    _add_routes(app, guard, Readings(engine))
+    return app
+
+
+def _in_one_sentence(request: Request, error: Exception) -> Response:
+    return answers.page(
+        request, "error.html", False, 404 if isinstance(error, UsageError) else 503, here=None, sentence=str(error)
+    )
+
+
+def _add_routes(app: FastAPI, guard: Callable[..., Viewer], readings: Readings) -> None:
+    viewer = Annotated[Viewer, Depends(guard)]
+
+    def add(path: str, template: str, build: Callable[..., dict[str, Any]]) -> None:
+        def route(request: Request, who: viewer) -> Response:
+            values = build(readings, request.query_params, **request.path_params)
+            return answers.page(request, template, who.may_press, **values)
+
+        app.get(path)(route)
+
+    add("/", "incidents.html", pages.incidents)
+    add("/incidents", "incidents.html", pages.incidents)
+    add("/jobs", "jobs.html", pages.jobs)
+    add("/audit", "audit.html", pages.audit)
+
+    @app.get("/static/{name}")
+    def static(name: str) -> Response:
+        found = answers.static(name)
+        if found is None:
+            raise HTTPException(404)
+        return found
+
+    @app.get("/{path:path}")
+    def unknown(path: str) -> Response:
+        raise HTTPException(404, f"no page of Sluice is at {path}")
