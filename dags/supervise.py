@@ -3,15 +3,21 @@
 `reconcile` compares the desired with the observed state, starts what is missing and exits immediately; drivers keep
 running. An unhealthy flow is one red task instance with its name; its log says why and what to do. Of more than
 ten, the last one lists the rest. Healthy flows cost nothing.
+
+Each table is an asset, `sluice://<layer>/<name>`. `reconcile` emits an event for each one that has new rows and for
+which some DAG waits.
 """
 
 from datetime import timedelta
+from typing import Any, cast
 
-from airflow.sdk import dag, task
+from airflow.sdk import Context, dag, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.airflow import dags
+from include import catalog
+from include.airflow import assets, dags
 from include.airflow.supervisor.reconcile import publish_all, reconcile_all, to_task_arguments
+from include.monitoring import new_rows
 
 
 @dag(
@@ -27,10 +33,11 @@ from include.airflow.supervisor.reconcile import publish_all, reconcile_all, to_
     tags=["supervise", "sluice"],
 )
 def supervise() -> None:
-    @task
-    def reconcile() -> list[dict[str, str]]:
+    @task(on_success_callback=assets.record)
+    def reconcile(**context: Any) -> list[dict[str, str]]:
         sick_flows = reconcile_all()
         publish_all()
+        assets.announce(cast(Context, context), catalog.load().tables, new_rows.BETWEEN_EVENTS_SECONDS)
         return to_task_arguments(sick_flows)
 
     @task(map_index_template="{{ task.op_kwargs['flow'] }}")

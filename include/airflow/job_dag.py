@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 from airflow.sdk import Context, chain, dag, task
 from sqlalchemy import Engine
 
-from include.airflow import dags, tasks
+from include.airflow import assets, dags, tasks
 from include.airflow.in_driver import InDriver
 from include.spec import Table
 
@@ -95,21 +95,15 @@ def job_dag(
         if preview and check:
             body = f"{{{{ ti.xcom_pull('plan', key='{PREVIEW}') }}}}"
             steps = [_preview_task(preview), tasks.approval(question, body), _task("check", check)]
+        post_execute = _announce(table.name) if table else assets.announce_of_form
         arguments = steps[-1] if job.arguments is None else job.arguments
         if driver:
-            in_driver = InDriver(
-                task_id="in_driver",
-                table=name,
-                kind=driver.kind,
-                ask=driver.ask,
-                fallback_task=job.task_id,
-                done_task="verify" if verify else None,
-                retries=job.retries,
-                retry_delay=tasks.RETRY_DELAY,
-            )
-            steps.append(in_driver)
+            done_task = "verify" if verify else None
+            steps.append(_in_driver_task(driver, name, job, done_task, post_execute))
         subject = f"{verb} {table.name}" if table else verb
-        spark_job = tasks.job(job.task_id, job.module, arguments, subject, job.retries, job.first)
+        spark_job = tasks.job(
+            job.task_id, job.module, arguments, subject, job.retries, job.first, post_execute=post_execute
+        )
         chain(*steps, spark_job)
         if verify:
             [steps[-1], spark_job] >> _task("verify", verify, trigger_rule="all_done")
@@ -123,6 +117,25 @@ def job_dag(
         is_paused_upon_creation=False,
         **{"schedule": None, "catchup": False, "max_active_runs": 1} | dag_args,
     )(declare)()
+
+
+def _in_driver_task(driver: Driver, table: str, job: SparkJob, done_task: str | None, post_execute: Any) -> InDriver:
+    return InDriver(
+        task_id="in_driver",
+        table=table,
+        kind=driver.kind,
+        ask=driver.ask,
+        fallback_task=job.task_id,
+        done_task=done_task,
+        post_execute=post_execute,
+        on_success_callback=assets.record,
+        retries=job.retries,
+        retry_delay=tasks.RETRY_DELAY,
+    )
+
+
+def _announce(table: str) -> Callable[[Context, Any], None]:
+    return lambda context, _result: assets.announce(context, [table])
 
 
 def _task(task_id: str, function: Callable[[Run], Any], **task_args: Any) -> Any:

@@ -14,6 +14,7 @@ from airflow.sdk import Context, XComArg
 from airflow.sdk.exceptions import AirflowException
 
 from include import logs
+from include.airflow import assets
 from include.airflow.launchers import launch
 from include.airflow.launchers.kubernetes import Kubernetes
 from include.airflow.launchers.standalone import Standalone
@@ -104,9 +105,10 @@ def job(
     name: str,
     retries: int = 0,
     first: Callable[[Context], None] | None = None,
+    post_execute: Callable[[Context, Any], None] | None = None,
 ) -> SparkJobOperator:
     """One spark-submit of `jobs/<module>.py`. retries: for a job whose retry completes a killed one. first: called
-    before the job, and may skip it.
+    before the job, and may skip it. post_execute: called after it.
     """
     return SparkJobOperator(
         task_id=task_id,
@@ -118,6 +120,8 @@ def job(
         retries=retries,
         retry_delay=RETRY_DELAY,
         pre_execute=first,
+        post_execute=post_execute,
+        on_success_callback=assets.record,
         # True would find the driver of an earlier try, and succeed without running anything.
         durable=False,
     )

@@ -249,3 +249,11 @@ accepted_differences = Table(
     Column("reason", String, nullable=False),
     Column("at", Float, nullable=False),
 )
+
+announcements = Table(
+    "announcement",
+    metadata,
+    Column("table_name", String, primary_key=True),
+    Column("version", Integer, nullable=False, comment="of the table, in the newest event of its Airflow asset"),
+    Column("at", Float, nullable=False, comment="when Airflow had taken that event"),
+)
