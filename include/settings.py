@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -62,6 +63,7 @@ class Settings:
     kafka: bootstrap servers of the default Kafka cluster, `host:port[,host:port]`; empty if its file says them.
     kafka_files: the properties file of each Kafka cluster by its name, of the default one by "".
     control_url: SQLAlchemy URL of the control database.
+    platform_name: names this platform in messages and pages.
     airflow_port: port of the Airflow UI on 127.0.0.1.
     lease_seconds: time to live of a lease without renewal.
     lineage_url: URL of an OpenLineage receiver; empty if there is none.
@@ -103,6 +105,7 @@ class Settings:
     catch_up_seconds: float = 600.0
     catalog_prefix: str | None = None
     catalog_layers: tuple[str, ...] = ("silver", "gold")
+    platform_name: str = field(default_factory=socket.gethostname)
 
     @property
     def all_checkpoints(self) -> str:
@@ -182,6 +185,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
         catch_up_seconds=_number(environment, "SLUICE_CATCH_UP_SECONDS", 600),
         catalog_prefix=_catalog_prefix(environment),
         catalog_layers=_catalog_layers(environment),
+        platform_name=environment.get("SLUICE_PLATFORM_NAME") or socket.gethostname(),
     )
 
 

@@ -123,9 +123,9 @@ def test_airflow_that_cannot_be_cleaned_up_is_said_and_holds_up_nothing_else(mon
     assert "Airflow's metadata: not cleaned up, next time: " in output
     assert "rows of the control database: {" in output
     engine = database.connect(settings().control_url)
-    [alarm] = [incident for incident in incidents.unsent(engine) if incident.target == housekeeping.NAME]
-    assert alarm.state == "NOT CLEANED UP"
-    assert alarm.reason.startswith("Airflow's metadata: ")
+    [alarm] = [notice for notice in incidents.unsent(engine) if notice.first.target == housekeeping.NAME]
+    assert alarm.first.state == "NOT CLEANED UP"
+    assert alarm.first.reason.startswith("Airflow's metadata: ")
     assert notify.message(alarm)["command"] == "python -m include.airflow.supervisor.housekeeping"
     assert (ROOT / notify.message(alarm)["runbook"]).exists()
     monkeypatch.setattr(housekeeping, "clean_airflow", lambda: "deleted")

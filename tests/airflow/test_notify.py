@@ -18,7 +18,7 @@ from include.control.commands import DESTRUCTIVE
 from include.control.flows import incidents
 from include.control.flows.alarms import ACTIONS, ALARMS, AlarmKind
 from include.control.flows.decide import UNHEALTHY, State
-from include.control.flows.incidents import Incident
+from include.control.flows.incidents import Incident, Notice
 from include.control.store import database
 from include.errors import Unreachable, UsageError
 from tests.conftest import ROOT, free_port
@@ -34,7 +34,7 @@ def engine(tmp_path: Path) -> Engine:
 
 
 def command(incident: Incident) -> str:
-    return notify.message(incident)["command"]
+    return notify.message(Notice((incident,)))["command"]
 
 
 def begin(engine: Engine, reason: str = "alive, and without a sign of progress for 130 s") -> None:
@@ -88,7 +88,7 @@ def test_a_window_that_failed_comes_with_the_command_that_tries_again(dags):
     *start, dag = shlex.split(command(incident))
     assert start == ["airflow", "dags", "trigger"]
     assert dag in dags
-    assert notify.message(incident)["text"].endswith(
+    assert notify.message(Notice((incident,)))["text"].endswith(
         "Do: airflow dags trigger maintain.silver.tracker_readings\nRead: docs/runbooks/window-failed.md"
     )
 
@@ -96,7 +96,7 @@ def test_a_window_that_failed_comes_with_the_command_that_tries_again(dags):
 @pytest.mark.parametrize("table", [FLOW, "quarantine.silver_tracker_readings"])
 def test_whoever_holds_vacuum_back_is_found_by_the_command_that_comes_with_it(engine, table: str):
     incident = Incident(7, table, "HELD BACK", "gold.heart_rate_by_model has needed version 4 for 800 h")
-    assert notify.message(incident)["runbook"] == "docs/runbooks/held-back.md"
+    assert notify.message(Notice((incident,)))["runbook"] == "docs/runbooks/held-back.md"
     program, *arguments = shlex.split(command(incident))
     environment = {**os.environ, "SLUICE_CONTROL_URL": str(engine.url)}
     result = subprocess.run(
@@ -172,7 +172,7 @@ def test_a_receiver_that_never_answers_holds_nobody_up(engine, monkeypatch, capl
 def test_a_redirection_is_not_followed_because_it_would_carry_the_token_away(status, receiver):
     receiver.status = status
     with pytest.raises(Unreachable, match=f"HTTP {status}"):
-        notify.notify(Incident(1, FLOW, "STUCK", "why"))
+        notify.notify(Notice((Incident(1, FLOW, "STUCK", "why"),)))
     assert receiver.messages == []
 
 
@@ -180,10 +180,10 @@ def test_no_token_and_no_url_gets_into_an_error(monkeypatch):
     connection = {"conn_type": "http", "host": f"http://127.0.0.1:{free_port()}/hooks/s3cret", "password": "hush\nhush"}
     monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps(connection))
     with pytest.raises(Unreachable) as password_error:
-        notify.notify(Incident(1, FLOW, "STUCK", "why"))
+        notify.notify(Notice((Incident(1, FLOW, "STUCK", "why"),)))
     monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps({**connection, "password": "hush"}))
     with pytest.raises(Unreachable) as connection_error:
-        notify.notify(Incident(1, FLOW, "STUCK", "why"))
+        notify.notify(Notice((Incident(1, FLOW, "STUCK", "why"),)))
     for error in (password_error.value, connection_error.value):
         assert error.__suppress_context__
         assert "hush" not in str(error)
@@ -207,7 +207,7 @@ def test_without_a_connection_what_lasts_waits_for_one_and_what_is_over_is_forgo
 
 def test_a_connection_may_be_given_as_a_uri(receiver, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", receiver.url)
-    notify.notify(Incident(1, FLOW, "STUCK", "why"))
+    notify.notify(Notice((Incident(1, FLOW, "STUCK", "why"),)))
     assert len(receiver.messages) == 1
 
 
@@ -215,13 +215,13 @@ def test_a_connection_may_be_given_as_a_uri(receiver, monkeypatch):
 def test_only_http_leaves_the_house(host, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_SLUICE_ALERTS", json.dumps({"conn_type": "http", "host": host}))
     with pytest.raises(UsageError, match="has no host that begins with http:// or https://"):
-        notify.notify(Incident(1, FLOW, "STUCK", "why"))
+        notify.notify(Notice((Incident(1, FLOW, "STUCK", "why"),)))
 
 
 @pytest.mark.parametrize("kind", AlarmKind)
 def test_every_kind_of_alarm_has_a_page_and_a_command_that_exists(kind: AlarmKind, dags):
     subject = "supervise" if ALARMS[kind].runbook == "supervisor" else FLOW
-    message = notify.message(Incident(1, subject, kind, "why"))
+    message = notify.message(Notice((Incident(1, subject, kind, "why"),)))
     assert (ROOT / message["runbook"]).read_text().startswith("# ")
     match shlex.split(message["command"]):
         case ["sluice", name, *arguments]:

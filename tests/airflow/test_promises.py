@@ -52,7 +52,7 @@ def test_a_view_that_has_not_shown_the_rows_of_an_hour_ago_breaks_a_promise_of_h
 def test_the_alarm_of_a_view_lasts_until_its_promise_is_kept_again(engine):
     reasons = settle(engine, {VIEW.name: SourceHealth(not_fresh="12 min old")})
     assert reasons == ["NOT FRESH: 12 min old. Next: docs/runbooks/not-fresh.md"]
-    assert [incident.state for incident in incidents.unsent(engine)] == ["NOT FRESH"]
+    assert [notice.first.state for notice in incidents.unsent(engine)] == ["NOT FRESH"]
     assert settle(engine, {}) == []
     assert incidents.open_of(engine, VIEW.name) is None
 

@@ -9,20 +9,22 @@ import argparse
 import json
 import os
 import sys
+import time
 import urllib.error
 import urllib.request
 from dataclasses import asdict
+from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import Any
 
-from airflow.sdk import BaseHook, Connection
+from airflow.sdk import BaseHook, Connection, conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
 from include import logs, no_redirect
 from include.control.flows import alarms, incidents
 from include.control.flows.alarms import AlarmKind
-from include.control.flows.incidents import Incident
+from include.control.flows.incidents import Incident, Notice
 from include.control.store import database
 from include.control.supervision import supervision
 from include.errors import SluiceError, Unreachable, UsageError
@@ -37,13 +39,13 @@ class Refused(Unreachable):
     """The receiver answered, and does not accept the message."""
 
 
-def notify(incident: Incident) -> None:
+def notify(notice: Notice) -> None:
     """Send one message. Raises UsageError if the connection is missing or invalid, Unreachable if nobody accepts it."""
-    _send(_connection(), incident)
+    _send(_connection(), notice)
 
 
 def notify_all(engine: Engine) -> int:
-    """Send all unsent incidents. Never raises: it logs errors, and returns UNDELIVERED or NO_CONNECTION, else 0.
+    """Send all unsent messages. Never raises: it logs errors, and returns UNDELIVERED or NO_CONNECTION, else 0.
 
     A refused message does not delay the others. Without the connection, ended incidents are marked as sent, and open
     ones are sent later.
@@ -55,33 +57,33 @@ def notify_all(engine: Engine) -> int:
         return UNDELIVERED
 
 
-def _tell(engine: Engine, unsent: list[Incident]) -> int:
+def _tell(engine: Engine, unsent: list[Notice]) -> int:
     if not unsent:
         return 0
     try:
         connection = _connection()
     except UsageError as error:
-        logs.error(f"{len(unsent)} incidents could not be delivered: {error}")
-        for incident in unsent:
-            if incident.is_over:
-                incidents.mark_sent(engine, incident.number)
+        logs.error(f"{len(unsent)} messages could not be delivered: {error}")
+        for notice in unsent:
+            if notice.is_over:
+                incidents.mark_sent(engine, notice)
         return NO_CONNECTION
     exit_code = 0
-    for incident in unsent:
+    for notice in unsent:
         try:
-            _send(connection, incident)
+            _send(connection, notice)
         except Refused as error:
             # The receiver may accept the other messages.
             logs.error(error)
             exit_code = UNDELIVERED
             continue
-        incidents.mark_sent(engine, incident.number)
-        logs.info(f"sent: {incident.state} {incident.target}")
+        incidents.mark_sent(engine, notice)
+        logs.info(f"sent: {'OVER: ' if notice.is_over else ''}{notice.title}")
     return exit_code
 
 
-def _send(connection: Connection, incident: Incident) -> None:
-    request = urllib.request.Request(_url(connection), json.dumps(message(incident)).encode(), method="POST")
+def _send(connection: Connection, notice: Notice) -> None:
+    request = urllib.request.Request(_url(connection), json.dumps(message(notice)).encode(), method="POST")
     try:
         for name, value in {"Content-Type": "application/json", **_headers(connection)}.items():
             request.add_header(name, value)
@@ -92,18 +94,49 @@ def _send(connection: Connection, incident: Incident) -> None:
         # `from None`: the cause may contain a header with the token.
         raise error_class(
             f"the receiver behind the Airflow connection '{CONNECTION}' did not take the message about "
-            f"{incident.target} ({_why(error)}): it is sent again with the next round"
+            f"{notice.first.cause} ({_why(error)}): it is sent again with the next round"
         ) from None
 
 
-def message(incident: Incident) -> dict[str, Any]:
-    """The JSON of an incident. number: identifies an incident that is sent twice, because no receipt arrived."""
-    title = f"{incident.state} {incident.target}"
-    runbook = alarms.runbook(incident.state)
-    command = alarms.command(incident.state, incident.subject, incident.number, incident.error)
-    remedy = f"Do: {command}\nRead: {runbook}"
-    text = f"OVER: {title}: {incident.reason}" if incident.is_over else f"{title}: {incident.reason}\n{remedy}"
-    return {"text": text, "target": incident.target, **asdict(incident), "runbook": runbook, "command": command}
+def message(notice: Notice) -> dict[str, Any]:
+    """The JSON of a message. number: identifies one that is sent twice, because no receipt arrived."""
+    first, platform = notice.first, settings().platform_name
+    began_at = min(incident.began_at for incident in notice.incidents)
+    runbook = alarms.runbook(first.state)
+    command = alarms.command(first.state, first.subject, first.number, first.error)
+    head = f"[{platform}] {'OVER: ' if notice.is_over else ''}{notice.title}: {first.reason}"
+    lines = [head, f"{_span(began_at, notice)}"]
+    if len(notice.subjects) > 1:
+        lines.append(f"Flows: {', '.join(notice.subjects)}")
+    if not notice.is_over:
+        lines += [f"Do: {command}", f"Read: {runbook}"]
+    link = f"{_airflow_url()}/dags/{supervision.SUPERVISOR}"
+    return {
+        "text": "\n".join([*lines, f"See: {link}"]),
+        "target": first.target,
+        **asdict(first),
+        "is_over": notice.is_over,
+        "began_at": began_at,
+        "runbook": runbook,
+        "command": command,
+        "cause": first.cause,
+        "subjects": notice.subjects,
+        "platform": platform,
+        "link": link,
+    }
+
+
+def _span(began_at: float, notice: Notice) -> str:
+    """When it was, in words. An incident that is in no database has no times."""
+    times = [began_at, *(incident.ended_at or 0 for incident in notice.incidents if notice.is_over)]
+    begin, end = (f"{datetime.fromtimestamp(at or time.time(), UTC):%Y-%m-%d %H:%M}Z" for at in (began_at, max(times)))
+    return f"From {begin} to {end}" if notice.is_over else f"Since {begin}"
+
+
+def _airflow_url() -> str:
+    """Where people find Airflow."""
+    configured = conf.get("api", "base_url", fallback="")
+    return (configured or f"http://127.0.0.1:{settings().airflow_port}").rstrip("/")
 
 
 def _connection() -> Connection:
@@ -150,14 +183,11 @@ def main() -> int:
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     pending = [Incident(**fields) for fields in json.load(sys.stdin)] if options.stdin else []
     if options.trial:
-        pending.append(
-            Incident(
-                0, supervision.SUPERVISOR, AlarmKind.TRIAL, "nothing is wrong, somebody tries the connection", True
-            )
-        )
+        reason = "nothing is wrong, somebody tries the connection"
+        pending.append(Incident(0, supervision.SUPERVISOR, AlarmKind.TRIAL, reason, is_over=True))
     try:
         for incident in pending:
-            notify(incident)
+            notify(Notice((incident,), incident.is_over))
         return 0 if pending else notify_all(database.connect(settings().control_url))
     except UsageError as error:
         logs.error(error)

@@ -22,6 +22,7 @@ from include.control import definitions, schedule
 from include.control.definitions import INVALID_DEFINITION
 from include.control.flows import alarms, incidents
 from include.control.flows.decide import State
+from include.control.flows.incidents import Finding
 from include.control.store import database
 from include.control.supervision import shutdown, supervision
 from include.control.supervision.supervision import SourceHealth
@@ -102,7 +103,9 @@ def _settle_promises(engine: Engine, tables: Catalog, health: dict[str, SourceHe
     others = tables.tables.keys() - supervised
     broken = {table: reason for table in others if (reason := health.get(table, SourceHealth()).not_fresh)}
     with database.transaction(engine) as connection:
-        unhealthy = {table: (State.NOT_FRESH, reason, "") for table, reason in broken.items()}
+        unhealthy = {
+            table: Finding(State.NOT_FRESH, reason, cause=health[table].late_by) for table, reason in broken.items()
+        }
         incidents.settle(connection, unhealthy, others - unhealthy.keys())
         acknowledged = incidents.valid_acknowledgements(connection)
     for table, reason in broken.items():
@@ -133,8 +136,9 @@ def _settle(
         if dead_handle is None:
             processes.end_predecessor(driver)
         handle = launcher.launch(driver)
-        supervision.record_launch(engine, driver, handle, settlement.launch_since)
-        logs.info(f"driver '{driver}' launched, it writes to {launcher.log(driver, handle)}")
+        log = launcher.log(driver, handle)
+        supervision.record_launch(engine, driver, handle, settlement.launch_since, log)
+        logs.info(f"driver '{driver}' launched, it writes to {log}")
     unhealthy = []
     for flow, decision in settlement.decisions.items():
         logs.info(f"{decision.state}: {decision.reason}", flow)

@@ -145,7 +145,7 @@ class Watchdog:
         is_well = now_seconds - self.well_at <= self.late_seconds
         open_incident = incidents.open_of(engine, supervision.SUPERVISOR)
         if is_well and open_incident:
-            self._end(engine, *open_incident)
+            self._end(engine)
         elif not is_well and not open_incident:
             seconds_ago = observed.worked_seconds_ago
             self._begin(engine, "it never was" if seconds_ago is None else f"it last was {seconds_ago:.0f} s ago")
@@ -159,11 +159,9 @@ class Watchdog:
         self.is_unsent = True
         logs.error(f"{state}: {reason}")
 
-    def _end(self, engine: Engine, incident: Incident, was_told: bool) -> None:
+    def _end(self, engine: Engine) -> None:
         with database.transaction(engine) as connection:
             incidents.end(connection, supervision.SUPERVISOR)
-        if was_told:
-            self.news.append(replace(incident, is_over=True))
         self.is_unsent = True
         logs.info("the supervisor is at work again")
 

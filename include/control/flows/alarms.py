@@ -35,6 +35,7 @@ class AlarmKind(StrEnum):
     INVALID_DEFINITION = "INVALID DEFINITION"
     WINDOW_FAILED = "WINDOW FAILED"
     HELD_BACK = "HELD BACK"
+    JOB_FAILED = "JOB FAILED"
     NOT_CLEANED_UP = "NOT CLEANED UP"
     PAUSED = "PAUSED"
     UNLOADABLE = "UNLOADABLE"
@@ -51,35 +52,50 @@ class AlarmKind(StrEnum):
 
 @dataclass(frozen=True)
 class Alarm:
-    """runbook: a page in docs/runbooks. command: with the fields `subject`, `table` and `form`, which corrects a flow.
+    """runbook: a page in docs/runbooks. next_step: for a person, in words. command: with the fields `subject`, `table`
+    and `form`, which corrects a flow.
 
     part: of the subject, where it has alarms of its own; empty for a flow.
     is_sent_at_once: whether it is sent although its subject has an open alarm of another kind.
     """
 
     runbook: str
+    next_step: str
     command: str = "airflow dags trigger control.stream -c {form}"
     part: str = ""
     is_sent_at_once: bool = False
 
 
+RESTART_PLATFORM = "start what is missing, then see whether the supervisor works again"
 ALARMS = {
-    AlarmKind.BROKEN: Alarm("broken", is_sent_at_once=True),
-    AlarmKind.BACKING_OFF: Alarm("backing-off"),
-    AlarmKind.STUCK: Alarm("stuck"),
-    AlarmKind.LAGGING: Alarm("lagging", "sluice status", is_sent_at_once=True),
-    AlarmKind.NOT_FRESH: Alarm("not-fresh", "sluice status", is_sent_at_once=True),
-    AlarmKind.REJECTING: Alarm("rejecting", "sluice expectations {table}", is_sent_at_once=True),
-    AlarmKind.INVALID_DEFINITION: Alarm("invalid-definition", "sluice check", part="definition"),
-    AlarmKind.WINDOW_FAILED: Alarm("window-failed", "airflow dags trigger maintain.{subject}", part="window"),
-    AlarmKind.HELD_BACK: Alarm("held-back", "sluice plan {subject}", part="vacuum"),
-    AlarmKind.NOT_CLEANED_UP: Alarm("not-cleaned-up", "python -m include.airflow.supervisor.housekeeping"),
-    AlarmKind.PAUSED: Alarm("supervisor", "airflow dags unpause {subject}"),
-    AlarmKind.UNLOADABLE: Alarm("supervisor", "airflow dags list-import-errors"),
-    AlarmKind.DEAD: Alarm("supervisor", "sluice up"),
-    AlarmKind.LATE: Alarm("supervisor", "airflow dags list-runs {subject}"),
-    AlarmKind.AWAY: Alarm("supervisor", "sluice up"),
-    AlarmKind.TRIAL: Alarm("supervisor", "sluice status"),
+    AlarmKind.BROKEN: Alarm("broken", "correct what the runbook names, then run the command", is_sent_at_once=True),
+    AlarmKind.BACKING_OFF: Alarm("backing-off", "none, it is started again; if it fails on and on, read its log"),
+    AlarmKind.STUCK: Alarm("stuck", "read its driver's log, then run the command"),
+    AlarmKind.LAGGING: Alarm("lagging", "see what takes its time", "sluice status", is_sent_at_once=True),
+    AlarmKind.NOT_FRESH: Alarm("not-fresh", "see which flow is late", "sluice status", is_sent_at_once=True),
+    AlarmKind.REJECTING: Alarm(
+        "rejecting", "see which rule the rows break", "sluice expectations {table}", is_sent_at_once=True
+    ),
+    AlarmKind.INVALID_DEFINITION: Alarm(
+        "invalid-definition", "correct the table's file", "sluice check", part="definition"
+    ),
+    AlarmKind.WINDOW_FAILED: Alarm(
+        "window-failed",
+        "correct its cause, then run it again",
+        "airflow dags trigger maintain.{subject}",
+        part="window",
+    ),
+    AlarmKind.HELD_BACK: Alarm("held-back", "start, or release, the reader", "sluice plan {subject}", part="vacuum"),
+    AlarmKind.JOB_FAILED: Alarm("unfinished-job", "end the job, or give it up", "sluice jobs", part="job"),
+    AlarmKind.NOT_CLEANED_UP: Alarm(
+        "not-cleaned-up", "correct its cause, then clean up", "python -m include.airflow.supervisor.housekeeping"
+    ),
+    AlarmKind.PAUSED: Alarm("supervisor", "let it run", "airflow dags unpause {subject}"),
+    AlarmKind.UNLOADABLE: Alarm("supervisor", "correct the file", "airflow dags list-import-errors"),
+    AlarmKind.DEAD: Alarm("supervisor", RESTART_PLATFORM, "sluice up"),
+    AlarmKind.LATE: Alarm("supervisor", "see why its runs do not end", "airflow dags list-runs {subject}"),
+    AlarmKind.AWAY: Alarm("supervisor", RESTART_PLATFORM, "sluice up"),
+    AlarmKind.TRIAL: Alarm("supervisor", "none", "sluice status"),
 }
 
 

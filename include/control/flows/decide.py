@@ -20,6 +20,8 @@ STUCK_SECONDS = 120
 STUCK_REMEDY = "read its driver's log, then action restart; where that does not help, restart its driver"
 # A driver that has not ended after this time is killed.
 FORCE_SECONDS = 90
+# Errors of a part that the flows of a driver share, such as the store of the lake.
+SHARED_ERRORS = frozenset({"Unreachable", "LAKE_UNREACHABLE", "LAKE_ACCESS", "SCHEMA_REGISTRY_UNREACHABLE"})
 
 
 class State(StrEnum):
@@ -43,13 +45,15 @@ class State(StrEnum):
 
 # The flow runs; only its outcome is wrong.
 RUNNING_BUT_UNHEALTHY = frozenset({State.LAGGING, State.REJECTING, State.NOT_FRESH})
+RUNNING = frozenset({State.HEALTHY, State.WAITING, *RUNNING_BUT_UNHEALTHY})
 UNHEALTHY = frozenset(state for state in State if state.name in AlarmKind.__members__)
 
 
 @dataclass(frozen=True)
 class Decision:
     """reason and next_step: in words, for the on-call engineer. start: start the flow now. kill: kill its driver now.
-    error: the error class of a BROKEN flow.
+    error: the error class of a BROKEN flow. cause: what is to blame and has hit other flows too, such as `driver main`;
+    empty: the trouble is the flow's own.
     """
 
     state: State
@@ -58,6 +62,7 @@ class Decision:
     start: bool = False
     kill: bool = False
     error: str = ""
+    cause: str = ""
 
     @property
     def is_unhealthy(self) -> bool:
@@ -70,7 +75,8 @@ def decide(flow: ObservedFlow) -> Decision:
         return _restarting(flow, flow.restart_seconds_ago)
     if flow.wanted == "stopped" and flow.abandoned:
         next_step = f"{alarms.runbook(State.BROKEN)} on {flow.abandoned.error}"
-        return Decision(State.BROKEN, flow.abandoned.sentence, next_step, error=flow.abandoned.error)
+        failure = flow.abandoned
+        return Decision(State.BROKEN, failure.sentence, next_step, error=failure.error, cause=failure.cause)
     if flow.wanted == "stopped":
         return _stopped(flow)
     if flow.failure and flow.failure.needs_person:
@@ -94,21 +100,24 @@ def _restarting(flow: ObservedFlow, requested_seconds_ago: float) -> Decision:
     request = f"its driver was asked to restart {requested_seconds_ago:.0f} s ago"
     if requested_seconds_ago > 2 * FORCE_SECONDS:
         reason = f"{request}, and is still alive after SIGKILL"
-        return Decision(State.STUCK, reason, "end its process yourself, it is started again then", kill=True)
+        next_step = "end its process yourself, it is started again then"
+        return Decision(State.STUCK, reason, next_step, kill=True, cause=driver_cause(flow.driver))
     outcome = "and did not: it is ended by force" if is_late else "and finishes its current work"
     return Decision(State.STARTING, f"{request} {outcome}", kill=is_late)
 
 
 def _stopped(flow: ObservedFlow) -> Decision:
-    if flow.is_held and _hangs(flow):
+    # A job that needs the flow stopped holds its lease itself, and shows no progress of it.
+    if flow.is_held and not flow.job and _hangs(flow):
         reason = f"asked to stop, and without a sign of progress for {_silent_seconds(flow):.0f} s"
         return Decision(State.STUCK, reason, STUCK_REMEDY)
-    activity = "stops after its batch" if flow.is_held else "stopped"
+    activity = "stops after its batch" if flow.is_held and not flow.job else "stopped"
     reason = f"{activity}: {flow.wanted_why or 'nobody wants it to run'}"
     if flow.expires:
         return Decision(State.LAGGING, f"{reason}. {flow.expires}", "action catch up, or action start")
     if flow.not_fresh:
-        return Decision(State.NOT_FRESH, f"{reason}. {flow.not_fresh}", "action catch up, or action start")
+        next_step = "action catch up, or action start"
+        return Decision(State.NOT_FRESH, f"{reason}. {flow.not_fresh}", next_step, cause=flow.late_by)
     return Decision(State.STOPPED, reason, "action start")
 
 
@@ -155,7 +164,7 @@ def _outcome(flow: ObservedFlow) -> Decision | None:
         return Decision(State.REJECTING, flow.rejects, alarms.runbook(State.REJECTING))
     if flow.not_fresh:
         reason = ". ".join(filter(None, (flow.not_fresh, flow.backlog)))
-        return Decision(State.NOT_FRESH, reason, alarms.runbook(State.NOT_FRESH))
+        return Decision(State.NOT_FRESH, reason, alarms.runbook(State.NOT_FRESH), cause=flow.late_by)
     if flow.backlog:
         return Decision(State.LAGGING, flow.backlog, "see what takes its time: make status and its driver's log")
     return None
@@ -179,7 +188,8 @@ def _decide_platform_down(flow: ObservedFlow) -> Decision:
     if flow.failure is None and (flow.ended_with_platform or is_first):
         return Decision(State.STOPPED, "stopped with the platform", "make up")
     # It failed before the shutdown, and that stays visible.
-    return Decision(State.BACKING_OFF, f"{_failure_sentence(flow)} (`make up` starts it again)", "make up")
+    reason = f"{_failure_sentence(flow)} (`make up` starts it again)"
+    return Decision(State.BACKING_OFF, reason, "make up", cause=_shared_cause(flow))
 
 
 def _decide_ended(flow: ObservedFlow) -> Decision:
@@ -189,9 +199,23 @@ def _decide_ended(flow: ObservedFlow) -> Decision:
     wait_seconds = delay_seconds(flow.attempts) - flow.intended_seconds_ago
     if wait_seconds > 0:
         reason = f"{cause} (start {flow.attempts + 1} follows in {wait_seconds:.0f} s)"
-        return Decision(State.BACKING_OFF, reason, "none, it is started again; sooner by action restart")
+        next_step = "none, it is started again; sooner by action restart"
+        return Decision(State.BACKING_OFF, reason, next_step, cause=_shared_cause(flow))
     # Reported once as unhealthy, so that no failure goes unnoticed.
-    return Decision(State.BACKING_OFF, f"starting again: {cause}", "none, it is started now", start=True)
+    reason, next_step = f"starting again: {cause}", "none, it is started now"
+    return Decision(State.BACKING_OFF, reason, next_step, start=True, cause=_shared_cause(flow))
+
+
+def driver_cause(driver: str) -> str:
+    """The cause of what has hit all flows of a driver."""
+    return f"driver {driver}"
+
+
+def _shared_cause(flow: ObservedFlow) -> str:
+    """What the failure of a flow has in common with others: its driver has ended, or a part does not answer."""
+    if flow.failure is None:
+        return driver_cause(flow.driver)
+    return f"{flow.failure.error} in driver {flow.driver}" if flow.failure.error in SHARED_ERRORS else ""
 
 
 def _never_ran(flow: ObservedFlow) -> bool:

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, Row, select, update
+from sqlalchemy import Connection, Engine, Row, func, select, update
 
 from include.control.flows.alarms import ALARMS, SENT_AT_ONCE, AlarmKind
 from include.control.flows.decide import Decision
@@ -13,10 +13,21 @@ from include.control.store import database
 from include.control.store.schema import acknowledgements, incidents
 
 
+class Finding(NamedTuple):
+    """What is wrong with a flow or table. state: an `AlarmKind`. error: the error class of a BROKEN flow. cause: which
+    others share, such as `driver main`; empty: the trouble is its own.
+    """
+
+    state: str
+    reason: str
+    error: str = ""
+    cause: str = ""
+
+
 @dataclass(frozen=True)
 class Incident:
     """subject: a flow, a table, or a part of the platform. state: an `AlarmKind`. error: the error class of a BROKEN
-    flow.
+    flow. shared_cause: as `Finding.cause`. began_at, told_at, ended_at: in seconds since 1970; None: not yet.
     """
 
     number: int
@@ -25,6 +36,15 @@ class Incident:
     reason: str
     is_over: bool = False
     error: str = ""
+    shared_cause: str = ""
+    began_at: float = 0
+    told_at: float | None = None
+    ended_at: float | None = None
+
+    @property
+    def cause(self) -> str:
+        """What incidents of one message have in common; by default the target."""
+        return self.shared_cause or self.target
 
     @property
     def target(self) -> str:
@@ -32,10 +52,12 @@ class Incident:
         return AlarmKind(self.state).target(self.subject)
 
 
-def begin(connection: Connection, subject: str, state: str, reason: str, error: str = "") -> None:
+def begin(
+    connection: Connection, subject: str, state: str, reason: str, error: str = "", cause: str | None = None
+) -> None:
     """Open an incident. An open one of the same target is kept, unless the new state is in `SENT_AT_ONCE` and differs.
 
-    state: an `AlarmKind`.
+    state: an `AlarmKind`. cause: as `Finding.cause`.
     """
     target = AlarmKind(state).target(subject)
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
@@ -43,7 +65,10 @@ def begin(connection: Connection, subject: str, state: str, reason: str, error: 
         is_other = is_open & (incidents.c.state != state)
         connection.execute(update(incidents).where(is_other).values(ended_at=database.now(connection)))
     row = {"target": target, "subject": subject, "state": state, "reason": reason, "error": error}
-    values = {**row, "began_at": database.now(connection)}
+    # What joins a cause that was sent is part of it.
+    is_told = (incidents.c.cause == cause) & incidents.c.ended_at.is_(None) & incidents.c.told_at.is_not(None)
+    told_at = connection.execute(select(func.min(incidents.c.told_at)).where(is_told)).scalar() if cause else None
+    values = {**row, "cause": cause or None, "began_at": database.now(connection), "told_at": told_at}
     connection.execute(database.insert(connection, incidents).values(values).on_conflict_do_nothing())
 
 
@@ -53,24 +78,25 @@ def end(connection: Connection, target: str) -> None:
     connection.execute(update(incidents).where(is_open).values(ended_at=database.now(connection)))
 
 
-def open_of(engine: Engine, target: str) -> tuple[Incident, bool] | None:
-    """The target's open incident, and whether it was sent. Raises Unreachable."""
+def open_of(engine: Engine, target: str) -> Incident | None:
+    """The target's open incident. Raises Unreachable."""
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
     with database.reading(engine) as connection:
         row = connection.execute(select(incidents).where(is_open)).one_or_none()
-    return (_to_incident(row), row.told_at is not None) if row else None
+    return _to_incident(row) if row else None
 
 
-def settle(connection: Connection, unhealthy: Mapping[str, tuple[str, str, str]], healthy: Collection[str]) -> None:
+def settle(connection: Connection, unhealthy: Mapping[str, Finding], healthy: Collection[str]) -> None:
     """Do the work of `begin` and `end` for many targets each minute, and write only what has changed.
 
-    unhealthy: by flow or table, state, reason and error of its alarm. healthy: those that have no alarm any more.
+    unhealthy: by flow or table. healthy: those that have no alarm any more.
     """
     is_open = incidents.c.target.in_([*unhealthy, *healthy]) & incidents.c.ended_at.is_(None)
     open_states = {row.target: row.state for row in connection.execute(select(incidents).where(is_open))}
-    for target, (state, reason, error) in unhealthy.items():
+    for target, finding in unhealthy.items():
+        state = finding.state
         if target not in open_states or (state in SENT_AT_ONCE and state != open_states[target]):
-            begin(connection, target, state, reason, error)
+            begin(connection, target, *finding)
     for target in healthy:
         if target in open_states:
             end(connection, target)
@@ -82,26 +108,80 @@ def targets_in_state(connection: Connection, state: str) -> frozenset[str]:
     return frozenset(connection.execute(select(incidents.c.target).where(is_open)).scalars())
 
 
-def unsent(engine: Engine) -> list[Incident]:
-    """The incidents that were not sent yet, oldest first. Raises Unreachable."""
+def all_open(connection: Connection) -> list[Incident]:
+    """The incidents that last, oldest first."""
+    is_open = incidents.c.ended_at.is_(None)
+    return [
+        _to_incident(row) for row in connection.execute(select(incidents).where(is_open).order_by(incidents.c.number))
+    ]
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One message: the incidents of one cause that a person has yet to hear of, or the end of all of them."""
+
+    incidents: tuple[Incident, ...]
+    is_over: bool = False
+
+    @property
+    def first(self) -> Incident:
+        """Which gives the message its number and its reason."""
+        return self.incidents[0]
+
+    @property
+    def title(self) -> str:
+        """Such as `BACKING OFF driver main (9 flows)`."""
+        subjects = self.subjects
+        count = f" ({len(subjects)} flows)" if len(subjects) > 1 else ""
+        return f"{self.first.state} {self.first.cause}{count}"
+
+    @property
+    def subjects(self) -> list[str]:
+        """What it is about, each once."""
+        return list(dict.fromkeys(incident.subject for incident in self.incidents))
+
+
+def unsent(engine: Engine) -> list[Notice]:
+    """The messages that were not sent yet, oldest first. Raises Unreachable.
+
+    A cause is over with its last incident.
+    """
     with database.reading(engine) as connection:
-        rows = connection.execute(
-            select(incidents).where(incidents.c.told_at.is_(None)).order_by(incidents.c.number)
-        ).all()
-    return [_to_incident(row) for row in rows]
+        is_news = incidents.c.ended_at.is_(None) | incidents.c.told_at.is_(None) | incidents.c.over_told_at.is_(None)
+        rows = connection.execute(select(incidents).where(is_news).order_by(incidents.c.number)).all()
+    groups: dict[str, list[Incident]] = {}
+    for incident in map(_to_incident, rows):
+        groups.setdefault(incident.cause, []).append(incident)
+    notices = filter(None, map(_notice, groups.values()))
+    return sorted(notices, key=lambda notice: notice.first.number)
 
 
-def mark_sent(engine: Engine, number: int) -> None:
-    """Mark the incident as sent. Raises Unreachable."""
+def _notice(group: list[Incident]) -> Notice | None:
+    lasting = [incident for incident in group if not incident.is_over]
+    if not lasting:
+        # The newest one says how it was at last.
+        return Notice(tuple(reversed(group)), is_over=True)
+    untold = tuple(incident for incident in lasting if incident.told_at is None)
+    return Notice(untold) if untold else None
+
+
+def mark_sent(engine: Engine, notice: Notice) -> None:
+    """Mark all incidents of the message as sent. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        values = {"told_at": database.now(connection)}
-        connection.execute(update(incidents).where(incidents.c.number == number).values(values))
+        now = database.now(connection)
+        is_part = incidents.c.number.in_([incident.number for incident in notice.incidents])
+        connection.execute(update(incidents).where(is_part, incidents.c.told_at.is_(None)).values(told_at=now))
+        if notice.is_over:
+            connection.execute(update(incidents).where(is_part).values(over_told_at=now))
 
 
 def _to_incident(row: Row[Any]) -> Incident:
     # A process of the previous build stores no subject.
     subject = row.subject or row.target.removeprefix(f"{ALARMS[AlarmKind(row.state)].part} ")
-    return Incident(row.number, subject, row.state, row.reason, row.ended_at is not None, row.error)
+    return Incident(
+        *(row.number, subject, row.state, row.reason, row.ended_at is not None, row.error, row.cause or ""),
+        *(row.began_at, row.told_at, row.ended_at),
+    )
 
 
 LONGEST_HOURS = 168
@@ -130,18 +210,26 @@ class Acknowledgement:
 def acknowledge(
     connection: Connection, target: str, requester: str, reason: str, hours: float
 ) -> Acknowledgement | None:
-    """Acknowledge the target's open alarm, and mark it as sent. Returns None if the target has no open alarm."""
-    is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
-    incident = connection.execute(select(incidents).where(is_open)).one_or_none()
+    """Acknowledge the target's open alarm, with all that has the same cause, and mark them as sent. Returns None if the
+    target has no open alarm.
+    """
+    lasts = incidents.c.ended_at.is_(None)
+    incident = connection.execute(select(incidents).where(lasts, incidents.c.target == target)).one_or_none()
     if incident is None:
         return None
+    has_cause = (
+        lasts & (incidents.c.cause == incident.cause) if incident.cause else incidents.c.number == incident.number
+    )
+    numbers = connection.execute(select(incidents.c.number).where(has_cause)).scalars().all()
     now = database.now(connection)
-    values = {"incident": incident.number, "who": requester, "reason": reason, "ends_at": now + hours * 3600}
-    statement = database.insert(connection, acknowledgements).values(values)
-    connection.execute(statement.on_conflict_do_update(index_elements=["incident"], set_=values))
-    is_unsent = (incidents.c.number == incident.number) & incidents.c.told_at.is_(None)
+    ends_at = now + hours * 3600
+    for number in numbers:
+        values = {"incident": number, "who": requester, "reason": reason, "ends_at": ends_at}
+        statement = database.insert(connection, acknowledgements).values(values)
+        connection.execute(statement.on_conflict_do_update(index_elements=["incident"], set_=values))
+    is_unsent = incidents.c.number.in_(numbers) & incidents.c.told_at.is_(None)
     connection.execute(update(incidents).where(is_unsent).values(told_at=now))
-    return Acknowledgement(incident.state, incident.error, requester, reason, values["ends_at"])
+    return Acknowledgement(incident.state, incident.error, requester, reason, ends_at)
 
 
 def valid_acknowledgements(connection: Connection) -> dict[str, Acknowledgement]:

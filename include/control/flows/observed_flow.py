@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run ended. error: the error class. needs_person: no retry cures it."""
+    """Why a run ended. error: the error class. needs_person: no retry cures it. cause: what other flows share."""
 
     sentence: str
     error: str
     needs_person: bool
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Start:
 class ObservedFlow:
     """One flow, as the control database, the checkpoint and the broker show it.
 
+    driver: its name.
     wanted: running, draining or stopped. wanted_why: the reason that was given for it.
     is_held: whether a live process holds its lease.
     is_driver_alive: whether its driver is alive, or may still come up. is_driver_up: whether that holds its own lease.
@@ -37,12 +39,13 @@ class ObservedFlow:
     backlog: how it falls behind, in words; None while it keeps up.
     expires: the records that are about to be deleted unread, in words.
     rejects: why its rows do not reach the table, in words; None while they do.
-    not_fresh: how the table breaks its freshness promise, in words; None while it is kept.
+    not_fresh: how the table breaks its freshness promise, in words; None while it is kept. late_by: the cause above it.
     restart_seconds_ago: since a restart of its driver was requested that is still due.
-    abandoned: the dead job that has stopped it.
+    abandoned: the dead job that has stopped it. job: the live one that keeps it stopped, or has its table to itself.
     is_platform_down: `make down` stopped everything. ended_with_platform: its driver was alive until then.
     """
 
+    driver: str = ""
     wanted: str = "running"
     wanted_why: str = ""
     is_held: bool = False
@@ -58,7 +61,9 @@ class ObservedFlow:
     expires: str | None = None
     rejects: str | None = None
     not_fresh: str | None = None
+    late_by: str = ""
     restart_seconds_ago: float | None = None
     abandoned: Failure | None = None
+    job: str | None = None
     is_platform_down: bool = False
     ended_with_platform: bool = False

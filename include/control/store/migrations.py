@@ -97,6 +97,13 @@ MIGRATIONS: dict[str, tuple[str, ...]] = {
         "ALTER TABLE stale ADD COLUMN without_time BOOLEAN",
         *_MOVE_MARKS,
     ),
+    "alarms get their cause and the time of the message that they are over, and drivers the place of their output": (
+        "ALTER TABLE incident ADD COLUMN cause VARCHAR",
+        "ALTER TABLE incident ADD COLUMN over_told_at FLOAT",
+        # Nobody expects a message about an alarm that was over long ago.
+        "UPDATE incident SET over_told_at = ended_at WHERE ended_at IS NOT NULL AND told_at IS NOT NULL",
+        "ALTER TABLE driver ADD COLUMN log VARCHAR",
+    ),
 }
 
 

@@ -80,6 +80,7 @@ drivers = Table(
     Column("intended_at", Float, comment="when the supervisor last decided to start it; NULL: never"),
     Column("epoch", BigInteger, nullable=False, comment="of its lease at that time; a greater one is its own"),
     Column("handle", String, comment="by which its launcher knows it; NULL until it was launched"),
+    Column("log", String, comment="where its output is, in words; NULL: an older build launched it"),
 )
 
 driver_sizes = Table(
@@ -182,6 +183,8 @@ incidents = Table(
     Column("began_at", Float, nullable=False),
     Column("told_at", Float, comment="when somebody was notified"),
     Column("ended_at", Float, comment="NULL while it lasts"),
+    Column("cause", String, comment="which incidents share, such as `driver main`; NULL: its own"),
+    Column("over_told_at", Float, comment="when somebody was notified of its end"),
     Index("one_open_incident", "target", unique=True, sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
 )
 

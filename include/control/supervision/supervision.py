@@ -9,12 +9,15 @@ from sqlalchemy import Connection, Engine, Row, select, update
 
 from include.control import first_loads
 from include.control.flows import incidents, orders
-from include.control.flows.decide import HEALTHY_SECONDS, RUNNING_BUT_UNHEALTHY, START_SECONDS, Decision, State, decide
+from include.control.flows.alarms import AlarmKind
+from include.control.flows.decide import HEALTHY_SECONDS, RUNNING, START_SECONDS, Decision, State, decide, driver_cause
+from include.control.flows.incidents import Finding
 from include.control.flows.observed_flow import Failure, ObservedFlow, Start
 from include.control.jobs import store, windows
 from include.control.leases import lease
 from include.control.leases.process import Holder, Process
 from include.control.store import clock, database
+from include.control.store.job_id import JobId
 from include.control.store.job_schema import jobs
 from include.control.store.schema import desired, drivers, pulses, runs
 from include.control.supervision import shutdown
@@ -22,14 +25,20 @@ from include.control.supervision.shutdown import Shutdown
 from include.spec import table_of
 
 
-def flows(connection: Connection) -> dict[str, Failure]:
-    """By flow, the job that has stopped it and died, as a failure that needs a person."""
-    return {
-        flow: Failure(f"stopped by {job.id} of {job.table}, which died", f"{job.kind.upper()}_UNFINISHED", True)
-        for job in reversed(store.of_all_kinds(connection, jobs.c.ended_at.is_(None), jobs.c.stopped.is_not(None)))
-        if not job.is_held
-        for flow in job.stopped
-    }
+def _holding_jobs(connection: Connection) -> tuple[dict[str, str], dict[str, Failure]]:
+    """By flow, the job that keeps it stopped: its name where it lives, and a failure for a person where it died."""
+    alive: dict[str, str] = {}
+    dead: dict[str, Failure] = {}
+    for job in reversed(store.of_all_kinds(connection, jobs.c.ended_at.is_(None), jobs.c.stopped.is_not(None))):
+        for flow in job.stopped:
+            if job.is_held:
+                alive[flow] = str(job.id)
+            else:
+                dead[flow] = Failure(
+                    *(f"stopped by {job.id} of {job.table}, which died", f"{job.kind.upper()}_UNFINISHED", True),
+                    cause=AlarmKind.JOB_FAILED.target(str(JobId(job.kind, job.root))),
+                )
+    return alive, dead
 
 
 SUPERVISOR = "supervise"
@@ -39,7 +48,7 @@ SUPERVISOR = "supervise"
 class SourceHealth:
     """The health of a flow's source and rows, in words. waits_for: the part of the source that is missing. backlog: how
     the flow falls behind. expires: the records that are about to be deleted unread. rejects: why its rows do not reach
-    the table. not_fresh: how the table breaks its freshness promise.
+    the table. not_fresh: how the table breaks its freshness promise. late_by: the cause of that, if it is above it.
     """
 
     waits_for: str | None = None
@@ -47,6 +56,7 @@ class SourceHealth:
     expires: str | None = None
     rejects: str | None = None
     not_fresh: str | None = None
+    late_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,8 +76,8 @@ class Settlement:
 @dataclass(frozen=True)
 class _Driver:
     """is_alive: it is alive or may still come up. is_up: it holds its lease. restart_seconds_ago: since the restart
-    that it has yet to follow was requested. abandoned: by flow, the dead job that has stopped it. shutdown: set if the
-    platform is down.
+    that it has yet to follow was requested. jobs: by flow, the live job that keeps it stopped. abandoned: the same for
+    dead ones. shutdown: set if the platform is down.
     """
 
     row: Any
@@ -75,6 +85,7 @@ class _Driver:
     is_alive: bool
     is_up: bool
     restart_seconds_ago: float | None
+    jobs: dict[str, str]
     abandoned: dict[str, Failure]
     shutdown: Shutdown | None
 
@@ -104,7 +115,7 @@ def settle(
         clock.clamp_future_times(connection, driver, flows)
         observed_driver = _observe_driver(connection, driver, dead_handle)
         observed = _observe(connection, flows, observed_driver, health or {})
-        decisions = {name: decide(flow) for name, flow in observed.items()}
+        decisions = _name_stuck_driver(driver, {name: decide(flow) for name, flow in observed.items()})
         launch_since = None
         if not observed_driver.is_alive and any(decision.start for decision in decisions.values()):
             launch_since = database.now(connection)
@@ -133,11 +144,14 @@ def preview(engine: Engine, driver: str, flows: list[str]) -> dict[str, tuple[st
     return {name: (flow.wanted, decide(flow)) for name, flow in observed.items()}
 
 
-def record_launch(engine: Engine, driver: str, handle: str, launch_since: float) -> None:
-    """Store the handle of the launched process, unless the intent was replaced meanwhile. Raises Unreachable."""
+def record_launch(engine: Engine, driver: str, handle: str, launch_since: float, log: str | None = None) -> None:
+    """Store the handle of the launched process, unless the intent was replaced meanwhile. Raises Unreachable.
+
+    log: where its output is, in words.
+    """
     with database.transaction(engine) as connection:
         is_intent = (drivers.c.driver == driver) & (drivers.c.intended_at == launch_since)
-        connection.execute(update(drivers).where(is_intent).values(handle=handle))
+        connection.execute(update(drivers).where(is_intent).values(handle=handle, log=log))
 
 
 def heartbeat(engine: Engine, name: str = SUPERVISOR) -> None:
@@ -156,7 +170,7 @@ def _observe_driver(connection: Connection, driver: str, dead_handle: str | None
     is_up, shutdown_ = lease.driver_lease(driver) in holders, shutdown.current(connection)
     is_alive = is_up or _may_come_up(row, epoch, dead_handle, now_seconds)
     restart_seconds_ago = clock.seconds_ago(now_seconds, row.ends_at) if orders.is_restart_due(row, epoch) else None
-    return _Driver(row, holders, is_alive, is_up, restart_seconds_ago, flows(connection), shutdown_)
+    return _Driver(row, holders, is_alive, is_up, restart_seconds_ago, *_holding_jobs(connection), shutdown_)
 
 
 def _may_come_up(row: Any, epoch: int, dead_handle: str | None, now_seconds: float) -> bool:
@@ -204,6 +218,7 @@ def _to_observed(
     run: Any, wanted: Row[Any] | None, driver: _Driver, start: Start | None, health: SourceHealth, now_seconds: float
 ) -> ObservedFlow:
     return ObservedFlow(
+        driver=driver.row.driver,
         wanted=wanted.state if wanted else "running",
         wanted_why=wanted.reason if wanted else "",
         is_held=run.flow in driver.held,
@@ -219,11 +234,22 @@ def _to_observed(
         expires=health.expires,
         rejects=health.rejects,
         not_fresh=health.not_fresh,
+        late_by=health.late_by,
         restart_seconds_ago=driver.restart_seconds_ago,
         abandoned=driver.abandoned.get(run.flow),
+        job=driver.jobs.get(run.flow),
         is_platform_down=driver.shutdown is not None,
         ended_with_platform=driver.shutdown is not None and driver.row.driver in driver.shutdown.stopped,
     )
+
+
+def _name_stuck_driver(driver: str, decisions: dict[str, Decision]) -> dict[str, Decision]:
+    """If no flow that should run does, and several hang, their driver is to blame."""
+    stuck = [flow for flow, decision in decisions.items() if decision.state is State.STUCK]
+    runs_elsewhere = any(decision.state in RUNNING for decision in decisions.values())
+    if len(stuck) < 2 or runs_elsewhere:
+        return decisions
+    return decisions | {flow: replace(decisions[flow], cause=driver_cause(driver)) for flow in stuck}
 
 
 def _store_intent(connection: Connection, decisions: Mapping[str, Decision], is_new_driver: bool) -> None:
@@ -242,7 +268,7 @@ def _store_states(
     if retried := [flow for flow in lasting if observed[flow].attempts]:
         connection.execute(update(runs).where(runs.c.flow.in_(retried)).values(attempts=0))
     unhealthy = {
-        flow: (decision.state, decision.reason, decision.error)
+        flow: Finding(decision.state, decision.reason, decision.error, decision.cause)
         for flow, decision in decisions.items()
         if decision.is_unhealthy
     }
@@ -252,5 +278,8 @@ def _store_states(
 
 def _is_healthy_long(flow: ObservedFlow, decision: Decision) -> bool:
     """Whether the flow has been healthy for so long that earlier failures no longer count."""
-    is_running = decision.state in {State.HEALTHY, State.WAITING, *RUNNING_BUT_UNHEALTHY}
-    return is_running and flow.intended_seconds_ago is not None and flow.intended_seconds_ago > HEALTHY_SECONDS
+    return (
+        decision.state in RUNNING
+        and flow.intended_seconds_ago is not None
+        and flow.intended_seconds_ago > HEALTHY_SECONDS
+    )

@@ -223,7 +223,7 @@ def test_the_definition_of_a_deleted_file_is_forgotten(shop: TableProject):
 
 
 def open_alarms(engine: Engine) -> list[tuple[str, str]]:
-    return [(incident.target, incident.state) for incident in incidents.unsent(engine)]
+    return [(notice.first.target, notice.first.state) for notice in incidents.unsent(engine)]
 
 
 def has_failed(engine: Engine, flow: str) -> bool:

@@ -310,7 +310,42 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_supervisor_decides_each_case_and_says_why_and_what_next(case: str):
     flow, decision = CASES[case]
-    assert decide(flow) == decision
+    assert replace(decide(flow), cause="") == decision
+
+
+@pytest.mark.parametrize(
+    ("flow", "cause"),
+    [
+        (ObservedFlow(driver="main", attempts=1, intended_seconds_ago=60.0), "driver main"),
+        (
+            ObservedFlow(
+                driver="main", attempts=1, intended_seconds_ago=60.0, failure=replace(CURABLE, error="SOME_ERROR")
+            ),
+            "",
+        ),
+        (
+            ObservedFlow(
+                driver="main",
+                attempts=1,
+                intended_seconds_ago=60.0,
+                failure=Failure("no store", "LAKE_UNREACHABLE", False),
+            ),
+            "LAKE_UNREACHABLE in driver main",
+        ),
+        (
+            ObservedFlow(wanted="stopped", abandoned=Failure("died", "REWIND_UNFINISHED", True, "job rewind 3")),
+            "job rewind 3",
+        ),
+    ],
+)
+def test_what_hits_several_flows_has_one_cause(flow: ObservedFlow, cause: str):
+    assert decide(flow).cause == cause
+
+
+def test_a_flow_whose_lease_a_job_holds_is_stopped_and_not_stuck():
+    flow = ObservedFlow(wanted="stopped", is_held=True, sign_seconds_ago=9000.0, intended_seconds_ago=9999.0)
+    assert decide(flow).state is State.STUCK
+    assert decide(replace(flow, job="rewind 3")).state is State.STOPPED
 
 
 def test_each_state_has_a_case():

@@ -6,7 +6,6 @@ import pytest
 from sqlalchemy import Engine, text
 
 from include.control.flows import incidents
-from include.control.flows.incidents import Incident
 from include.control.store import database
 from include.control.store.schema import incidents as incident_table
 from tests.support.waiting import wait_until
@@ -27,16 +26,16 @@ def end(engine: Engine, target: str = FLOW) -> None:
 def notify(engine: Engine) -> list[tuple[str, str, bool]]:
     """Marks all new incidents as notified, and returns them."""
     unsent = incidents.unsent(engine)
-    for incident in unsent:
-        incidents.mark_sent(engine, incident.number)
-    return [(incident.target, incident.state, incident.is_over) for incident in unsent]
+    for notice in unsent:
+        incidents.mark_sent(engine, notice)
+    return [(notice.first.target, notice.first.state, notice.is_over) for notice in unsent]
 
 
 def test_an_incident_is_told_once_however_long_it_lasts(engine):
     begin(engine, "STUCK", "without a sign of progress for 121 s")
     begin(engine, "STUCK", "without a sign of progress for 181 s")
-    [incident] = incidents.unsent(engine)
-    assert incident == Incident(incident.number, FLOW, "STUCK", "without a sign of progress for 121 s")
+    [notice] = incidents.unsent(engine)
+    assert (notice.first.subject, notice.first.reason) == (FLOW, "without a sign of progress for 121 s")
     assert notify(engine) == [(FLOW, "STUCK", False)]
     begin(engine, "STUCK")
     assert notify(engine) == []
@@ -73,6 +72,7 @@ def test_what_was_well_in_between_is_new_news(engine):
     assert len(notify(engine)) == 1
     end(engine)
     end(engine)
+    assert notify(engine) == [(FLOW, "STUCK", True)]
     begin(engine, "STUCK")
     assert notify(engine) == [(FLOW, "STUCK", False)]
 
@@ -82,7 +82,44 @@ def test_what_is_over_before_anybody_heard_of_it_is_told_as_over_oldest_first(en
     begin(engine, "BROKEN")
     begin(engine, "STUCK", target="gold.b")
     end(engine, "gold.b")
-    assert notify(engine) == [(FLOW, "BACKING OFF", True), (FLOW, "BROKEN", False), ("gold.b", "STUCK", True)]
+    assert notify(engine) == [(FLOW, "BROKEN", False), ("gold.b", "STUCK", True)]
+    end(engine)
+    assert notify(engine) == [(FLOW, "BROKEN", True)]
+    assert notify(engine) == []
+
+
+def begin_of_driver(engine: Engine, *flows: str) -> None:
+    with database.transaction(engine) as connection:
+        for flow in flows:
+            incidents.begin(connection, flow, "BACKING OFF", "its driver ended", cause="driver main")
+
+
+def test_the_flows_of_a_driver_that_ended_are_one_message_and_their_end_is_another(engine):
+    flows = ["gold.c", "silver.a", "silver.b"]
+    begin_of_driver(engine, *flows)
+    [notice] = incidents.unsent(engine)
+    assert (notice.title, notice.subjects) == ("BACKING OFF driver main (3 flows)", flows)
+    incidents.mark_sent(engine, notice)
+    end(engine, "silver.a")
+    end(engine, "silver.b")
+    assert incidents.unsent(engine) == []
+    end(engine, "gold.c")
+    [notice] = incidents.unsent(engine)
+    assert (notice.is_over, sorted(notice.subjects)) == (True, flows)
+    incidents.mark_sent(engine, notice)
+    assert incidents.unsent(engine) == []
+
+
+def test_a_flow_that_joins_a_cause_that_was_sent_is_no_second_message(engine):
+    begin_of_driver(engine, "silver.a")
+    assert len(notify(engine)) == 1
+    begin_of_driver(engine, "silver.b")
+    end(engine, "silver.a")
+    assert notify(engine) == []
+    end(engine, "silver.b")
+    assert notify(engine) == [("silver.b", "BACKING OFF", True)]
+    begin_of_driver(engine, "silver.a")
+    assert len(notify(engine)) == 1
 
 
 def test_what_is_well_and_never_was_sick_is_no_news(engine):
@@ -107,5 +144,5 @@ def test_an_incident_of_a_process_of_the_previous_build_has_the_same_target(engi
     with database.transaction(engine) as connection:
         values = {"target": target, "state": state, "reason": "why", "error": "", "began_at": 1}
         connection.execute(incident_table.insert().values(values))
-    [incident] = incidents.unsent(engine)
-    assert (incident.subject, incident.target) == (FLOW, target)
+    [notice] = incidents.unsent(engine)
+    assert (notice.first.subject, notice.first.target) == (FLOW, target)

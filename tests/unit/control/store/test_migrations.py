@@ -120,7 +120,7 @@ def test_what_the_first_release_has_written_is_understood(tmp_path: Path):
     }
     assert driver_orders.failed == {"silver.other"}
     open_incidents = incidents.open_of(engine, "silver.of_an_older_build")
-    assert open_incidents and open_incidents[0].state == "STUCK"
+    assert open_incidents and open_incidents.state == "STUCK"
     commands.execute(engine, Command(Action.START, ("silver.other",), "ann", "a reason"))
     engine.dispose()
 
@@ -158,11 +158,11 @@ def test_the_table_that_the_target_of_an_alarm_named_becomes_a_value(tmp_path: P
             older.execute("INSERT INTO incident (target, state, reason, error, began_at) VALUES (?, ?, '', '', 1)", row)
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
     alarms = incidents.unsent(engine)
-    assert {alarm.subject for alarm in alarms} == {"silver.a"}
-    assert len({alarm.target for alarm in alarms}) == 4
+    assert {alarm.first.subject for alarm in alarms} == {"silver.a"}
+    assert len({alarm.first.target for alarm in alarms}) == 4
     with database.transaction(engine) as connection:
         for alarm in alarms:
-            incidents.begin(connection, alarm.subject, alarm.state, "it lasts")
+            incidents.begin(connection, alarm.first.subject, alarm.first.state, "it lasts")
     assert incidents.unsent(engine) == alarms
     engine.dispose()
 

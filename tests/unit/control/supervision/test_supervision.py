@@ -104,11 +104,11 @@ def ask(engine: Engine, action: Action, *flows: str, driver: str | None = None) 
 
 
 def notify(engine: Engine) -> list[str]:
-    """Marks the new incidents of the first flow as notified, and returns their states."""
-    unsent = [incident for incident in incidents.unsent(engine) if incident.target == A]
-    for incident in unsent:
-        incidents.mark_sent(engine, incident.number)
-    return [incident.state for incident in unsent]
+    """Marks all messages as sent, and returns the states of those about the first flow that are not over."""
+    unsent = incidents.unsent(engine)
+    for notice in unsent:
+        incidents.mark_sent(engine, notice)
+    return [notice.first.state for notice in unsent if A in notice.subjects and not notice.is_over]
 
 
 def open_incidents(engine: Engine) -> list[str]:
