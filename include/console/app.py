@@ -51,7 +51,8 @@ def _add_routes(app: FastAPI, guard: Callable[..., Viewer], readings: Readings) 
 
         app.get(path)(route)
 
-    add("/", "incidents.html", pages.incidents)
+    add("/", "board.html", pages.board)
+    add("/flow/{name}", "flow.html", pages.flow)
     add("/incidents", "incidents.html", pages.incidents)
     add("/jobs", "jobs.html", pages.jobs)
     add("/audit", "audit.html", pages.audit)

@@ -1,11 +1,17 @@
 """What the pages read, all of it from the control database."""
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Engine, Row, select
 
+from include import catalog
+from include.catalog import Catalog
+from include.console import flow_lines
+from include.console.board import FlowLine
 from include.control.flows import alarms, incidents
 from include.control.flows.incidents import Acknowledgement
 from include.control.jobs import all_kinds
@@ -15,6 +21,8 @@ from include.control.store.schema import audits
 from include.control.store.schema import incidents as incident_rows
 
 NEWEST = 100
+# Open pages share one look at the flows.
+SHARED_SECONDS = 8
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,24 @@ class Readings:
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
         self._engine = engine
+        self._tables: Catalog | None = None
+        self._lock = threading.Lock()
+        self._flows: tuple[float, list[FlowLine]] = 0.0, []
+        self._looked_at = float("-inf")
+
+    def tables(self) -> Catalog:
+        """The catalog of the table files as they are now."""
+        if self._tables is None or catalog.file_versions() != self._tables.files:
+            self._tables = catalog.load()
+        return self._tables
+
+    def flows(self) -> tuple[float, list[FlowLine]]:
+        """When the flows were looked at, in seconds since 1970, and their lines. Raises Unreachable."""
+        with self._lock:
+            if time.monotonic() - self._looked_at >= SHARED_SECONDS:
+                self._flows = flow_lines.lines(self._engine(), self.tables())
+                self._looked_at = time.monotonic()
+            return self._flows
 
     def incidents(self, subject: str | None = None) -> list[IncidentLine]:
         """The open incidents, and the newest others, newest first. Raises Unreachable."""

@@ -33,7 +33,7 @@
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
       const open = new Set([...document.querySelectorAll("main details[open]")].map((each) => each.id));
       for (const each of fresh.querySelectorAll("details")) each.open = each.open || open.has(each.id);
-      Idiomorph.morph(document.querySelector("main"), fresh, { morphStyle: "innerHTML", ignoreActiveValue: true });
+      Idiomorph.morph(document.querySelector("main"), fresh, { ignoreActiveValue: true });
     }
     failedSince = null;
     say("");

@@ -16,7 +16,7 @@ from include.control.flows import incidents
 from include.control.store import audit, database
 
 PACKAGES = answers.HERE / "package-lock.json"
-PAGES = ["/incidents", "/audit", "/jobs"]
+PAGES = ["/", "/flow/bronze.page_views", "/incidents", "/audit", "/jobs"]
 ATTACK = "<script>alert(1)</script>"
 
 
