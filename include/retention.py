@@ -11,6 +11,8 @@ WINDOW_DAYS = 400
 SHUTDOWN_DAYS = 400
 # Control database: routine records, such as skipped windows, scheduled runs, pauses at the gate, released readers.
 ROUTINE_DAYS = 30
+# Control database: a sample of each flow a minute, for charts.
+SAMPLE_DAYS = 7
 
 # Airflow: DAG runs with their task instances, and task logs. The newest run of each DAG stays.
 AIRFLOW_DAYS = 14

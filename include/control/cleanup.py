@@ -19,6 +19,7 @@ from include.control.store.schema import (
     leases,
     pauses,
     readers,
+    samples,
     scale_decisions,
     shutdowns,
 )
@@ -63,6 +64,7 @@ def _old_rows(now_seconds: float) -> Iterator[tuple[Table, Condition]]:
     yield acknowledgements, acknowledgements.c.incident.not_in(select(incidents.c.number))
     yield pauses, _but_newest(pauses, pauses.c.ended_at < before(retention.ROUTINE_DAYS))
     yield readers, readers.c.ends_at < before(retention.ROUTINE_DAYS)
+    yield samples, samples.c.at < before(retention.SAMPLE_DAYS)
     yield shutdowns, shutdowns.c.ended_at < before(retention.SHUTDOWN_DAYS)
     yield (
         jobs,

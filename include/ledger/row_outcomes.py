@@ -1,6 +1,6 @@
 """Reads from a table's commits how many rows of each batch went where, which rules they broke and what changes did."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -88,13 +88,13 @@ class Rule:
 def batches(table: Table, limit: int) -> list[Batch]:
     """Returns the newest batches in the log, newest first. Raises Unreachable and FlowBroken."""
     log = DeltaLog(locations.table_path(table.name))
-    return list(islice(filter(None, batches_of(table, log)), limit))
+    return list(islice(filter(None, batches_of(table, log.commits())), limit))
 
 
-def batches_of(table: Table, log: DeltaLog) -> Iterator[Batch | None]:
-    """Yields the batches, newest first, and None for one whose rows were not checked. Each is read lazily."""
+def batches_of(table: Table, commits: Iterable[Commit]) -> Iterator[Batch | None]:
+    """Yields the batches in the order of the commits, and None for one whose rows were not checked."""
     flows = {flow.flow for flow in table.flows}
-    for commit in log.commits():
+    for commit in commits:
         if commit.metadata.get("flow") in flows or RUN in commit.metadata:
             yield _batch(table, commit) if commit.metadata.get("rows") else None
 

@@ -163,14 +163,21 @@ def plan_window(engine: Engine, table: Table, tables: Catalog) -> WindowPlan:
     return WindowPlan(table, surveys, is_worth_it)
 
 
-def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds: float) -> TableSurvey:
-    log = DeltaLog(locations.table_path(name))
-    promise = table.maintain.time_travel_hours
+def consumers_of(
+    engine: Engine, table: Table, tables: Catalog, log: DeltaLog, name: str, now_seconds: float
+) -> list[Consumer]:
+    """Returns who needs old versions of the table, or of its companion `name`. log: of that one."""
     writers = [flow.flow for flow in table.flows] if name == table.name else []
     others = [*_unfinished_backfills(engine, log, name), *_pinned_by_views(tables, log, name)]
     others += starmap(Consumer, vacuum_holds.registered(engine, name))
     readers, released = vacuum_guard.readers(tables, name), vacuum_holds.released(engine)
-    consumers = vacuum_guard.consumers(writers, log, readers, promise, now_seconds, others, released)
+    promise = table.maintain.time_travel_hours
+    return vacuum_guard.consumers(writers, log, readers, promise, now_seconds, others, released)
+
+
+def _look(engine: Engine, table: Table, tables: Catalog, name: str, now_seconds: float) -> TableSurvey:
+    log = DeltaLog(locations.table_path(name))
+    consumers = consumers_of(engine, table, tables, log, name, now_seconds)
     # The retention itself keeps the promised time travel.
     without_promise = [consumer for consumer in consumers if not consumer.name.startswith(vacuum_guard.PROMISE)]
     kept_since = vacuum_guard.files_kept_since(log, without_promise, now_seconds, table.maintain.longest_seconds)

@@ -1,6 +1,6 @@
 """Builds the medallion graph, with the lag on its edges: topics, folders, tables and temporary steps."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -55,21 +55,26 @@ class Graph:
 def build_graph(tables: Catalog) -> Graph:
     """Builds the graph. It does not raise where a source does not answer: see `Lag.unknown`."""
     flow_lags = lags.measure(tables.readers.values())
-    edges: list[Edge] = []
-    for flow in tables.readers.values():
-        sources, steps = _sources(flow), [step.name for step in flow.steps]
-        edges += [Edge(source, step) for step in steps[:1] for source in sources]
-        edges += [Edge(before, after) for before, after in pairwise(steps)]
-        edges += [Edge(source, flow.name, flow.flow, flow_lags[flow.flow]) for source in steps[-1:] or sources]
-        edges += [Edge(lookup.table, flow.name) for lookup in flow.lookups]
-    # Several tables may read the same step.
-    edges = list({(edge.source, edge.target, edge.flow): edge for edge in edges}.values())
-    origins = {edge.source: _kind(edge.source, tables) for edge in edges}
+    edges = [replace(edge, lag=flow_lags[edge.flow]) if edge.flow else edge for edge in edges_of(tables)]
+    origins = {edge.source: kind_of(edge.source, tables) for edge in edges}
     nodes = [Node(name, kind) for name, kind in origins.items() if kind in ("topic", "folder")]
     nodes += [Node(name, "step") for name in tables.steps]
     stale = {mark.table for mark in stale_rows.marks()[0]}
     nodes += [_table(table, table.name in stale) for table in tables.tables.values()]
     return Graph(tuple(nodes), tuple(edges))
+
+
+def edges_of(tables: Catalog) -> list[Edge]:
+    """Returns all edges, without lags."""
+    edges: list[Edge] = []
+    for flow in tables.readers.values():
+        sources, steps = _sources(flow), [step.name for step in flow.steps]
+        edges += [Edge(source, step) for step in steps[:1] for source in sources]
+        edges += [Edge(before, after) for before, after in pairwise(steps)]
+        edges += [Edge(source, flow.name, flow.flow) for source in steps[-1:] or sources]
+        edges += [Edge(lookup.table, flow.name) for lookup in flow.lookups]
+    # Several tables may read the same step.
+    return list({(edge.source, edge.target, edge.flow): edge for edge in edges}.values())
 
 
 def _sources(flow: Table) -> list[str]:
@@ -85,8 +90,11 @@ def _sources(flow: Table) -> list[str]:
     raise AssertionError("a flow has one source")
 
 
-def _kind(name: str, tables: Catalog) -> str:
-    if name in tables.tables or name in tables.steps:
+def kind_of(name: str, tables: Catalog) -> str:
+    """Returns topic, folder, table or step."""
+    if name in tables.steps:
+        return "step"
+    if name in tables.tables:
         return "table"
     return "topic" if name.startswith("kafka ") else "folder"
 

@@ -147,6 +147,11 @@ def _json_text(offset: Any) -> str | None:
     return None if offset is None else json.dumps(offset)
 
 
+def waiting() -> list[dict[str, Any]]:
+    """Returns the rows in the journals that may not be gathered yet, of all flows."""
+    return [row for segment in segments() for row in _rows_if_there(segment)]
+
+
 def as_arrow(progress_rows: list[dict[str, Any]]) -> Any:
     """Returns an Arrow table with the columns of SCHEMA.
 
@@ -158,7 +163,7 @@ def as_arrow(progress_rows: list[dict[str, Any]]) -> Any:
 def newest(flow: str, limit: int) -> list[dict[str, Any]]:
     """Returns the newest `limit` rows of a flow, newest first, without `day` and `raw`, from table and journals."""
     # Reading the journals first finds rows that are gathered meanwhile in at least one place.
-    progress = [row for segment in segments() for row in _rows_if_there(segment) if row["flow"] == flow]
+    progress = [row for row in waiting() if row["flow"] == flow]
     if (table := stored_table.find_table(TABLE)) is not None:
         progress += _newest_stored(table, flow, limit)
     unique = {(row["at"], row["run_id"], row["event"]): {name: row.get(name) for name in SHOWN} for row in progress}

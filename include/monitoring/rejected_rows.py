@@ -54,7 +54,7 @@ def of(flow: Table, now_seconds: float, is_known: bool) -> str | None:
     """
     log = DeltaLog(locations.table_path(flow.name))
     # A table that checks no rows rejects none. Its log may be long, and this runs every minute.
-    checked = cast(Iterator[Batch], takewhile(lambda batch: batch is not None, batches_of(flow, log)))
+    checked = cast(Iterator[Batch], takewhile(lambda batch: batch is not None, batches_of(flow, log.commits())))
     recent, past = _split(islice(checked, MOST_BATCHES), now_seconds)
     if recent.read < FEWEST_ROWS or recent.share > LEAST_WRITTEN:
         return None

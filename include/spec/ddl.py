@@ -68,6 +68,16 @@ def _name(token: str) -> str:
     return token[1:-1].replace("``", "`") if token.startswith("`") else token
 
 
+def comments(ddl: str) -> dict[str, str]:
+    """By column that has one, its comment."""
+    found = {}
+    for column in _columns(ddl):
+        place = next((index for index, word in enumerate(column[:-1]) if index > 1 and word.upper() == "COMMENT"), None)
+        if place is not None:
+            found[_name(column[0])] = re.sub(r"\\(.)", r"\1", column[place + 1][1:-1])
+    return found
+
+
 def definitions(ddl: str) -> dict[str, str]:
     """By column, its type as written, without comment and constraints."""
     parts: list[list[str]] = [[]]

@@ -27,7 +27,7 @@ from include.control.store import database
 from include.control.supervision import shutdown, supervision
 from include.control.supervision.supervision import SourceHealth
 from include.errors import SluiceError
-from include.monitoring import consumer_groups, lineage_loader, query_progress, registration
+from include.monitoring import consumer_groups, lineage_loader, query_progress, registration, take_snapshot
 from include.monitoring.registration import State as NameState
 from include.settings import settings
 from include.spec import Flow
@@ -152,7 +152,7 @@ def _settle(
 
 def publish_all() -> None:
     """Publish everything, and log failures. The next minute tries again. Raises nothing."""
-    for publish in (_publish_offsets, _publish_lineage, _publish_names):
+    for publish in (_store_snapshot, _publish_offsets, _publish_lineage, _publish_names):
         _try(publish)
 
 
@@ -164,6 +164,12 @@ def _try(publish: Callable[[], None]) -> None:
     except Exception as error:
         # No error here may stop the supervisor.
         logs.error(error, traceback=True)
+
+
+def _store_snapshot() -> None:
+    taken = take_snapshot.take(database.connect(settings().control_url), catalog.load())
+    for part, reason in taken.platform.unknown.items():
+        logs.warning(f"{part}: unknown in the snapshot: {reason}")
 
 
 def _publish_offsets() -> None:

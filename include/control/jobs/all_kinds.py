@@ -37,6 +37,13 @@ def newest(engine: Engine, kind: str | None = None, table: str | None = None, li
         return [_of(connection, row) for row in rows[:limit]]
 
 
+def unfinished(engine: Engine) -> list[StoredJob]:
+    """The jobs that are not over, of all kinds. Raises Unreachable."""
+    with database.reading(engine) as connection:
+        rows = connection.execute(select(jobs).where(jobs.c.ended_at.is_(None)).order_by(jobs.c.kind, jobs.c.number))
+        return [_of(connection, row) for row in rows.all()]
+
+
 def status(engine: Engine, job: JobId) -> JobStatus:
     """The status of a requested job, for the task that waits for it. Raises Unreachable.
 

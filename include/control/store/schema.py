@@ -171,6 +171,36 @@ backlogs = Table(
     Column("behind", BigInteger, nullable=False, comment="unread records of a topic, or unread versions of a table"),
 )
 
+snapshots = Table(
+    "snapshot",
+    metadata,
+    Column("part", String, primary_key=True, comment="platform: all but the details of tables; else a table's name"),
+    Column("at", Float, nullable=False, comment="when the supervisor looked"),
+    Column("document", String, nullable=False, comment="JSON of include.monitoring.snapshot"),
+)
+
+samples = Table(
+    "sample",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("at", Float, primary_key=True, comment="about one a minute"),
+    Column("state", String, comment="include.control.flows.decide.State; NULL: unknown"),
+    Column("starts", BigInteger, comment="how often the flow was started, ever: the epoch of its lease"),
+    Column("behind", BigInteger, comment="unread records of a topic, files of a folder, or versions of a table"),
+    Column("lag_seconds", Float, comment="age of the oldest unread data"),
+    Column("rows_in_per_second", Float, comment="of the batches of the last minute; NULL: none has ended"),
+    Column("rows_out_per_second", Float),
+    Column("batch_ms", BigInteger, comment="of the newest batch of the last minute; NULL: none has ended"),
+    Column("latest_offset_ms", BigInteger, comment="a part of that, as the following"),
+    Column("get_batch_ms", BigInteger),
+    Column("query_planning_ms", BigInteger),
+    Column("wal_commit_ms", BigInteger),
+    Column("add_batch_ms", BigInteger),
+    Column("commit_offsets_ms", BigInteger),
+    # The rows of a flow lie together, in the order of a chart.
+    sqlite_with_rowid=False,
+)
+
 incidents = Table(
     "incident",
     metadata,

@@ -1,0 +1,55 @@
+"""Takes a snapshot of the platform and stores it. A part that cannot be read is unknown, and the others are stored."""
+
+import time
+
+from sqlalchemy import Engine
+
+from include.catalog import Catalog
+from include.control.jobs import all_kinds
+from include.kafka import broker
+from include.monitoring import flow_snapshots, graph, snapshot, status, table_snapshots
+from include.monitoring.snapshot import EdgeSnapshot, JobSnapshot, PlatformSnapshot, Snapshot
+from include.monitoring.snapshot_parts import Parts
+
+
+def take(engine: Engine, tables: Catalog, timeout_seconds: float = broker.TIMEOUT_SECONDS) -> Snapshot:
+    """Stores a snapshot and returns it. Raises Unreachable for the control database only.
+
+    timeout_seconds: the maximum wait for a broker.
+    """
+    began_seconds = time.process_time()
+    # Any kind of error: the other parts are worth as much without that one.
+    parts = Parts(Exception)
+    observed = flow_snapshots.observe(engine)
+    statuses = parts.look("status", lambda: status.statuses(tables, timeout_seconds)) or []
+    reports = parts.look("rates", lambda: flow_snapshots.recent_reports(observed.now))
+    flows = parts.look("flows", lambda: flow_snapshots.of_all(tables, statuses, observed, reports)) or ()
+    looks = parts.look("tables", lambda: table_snapshots.of_all(engine, tables, statuses, observed.now))
+    listed, details = looks or ((), [])
+    edges = parts.look("edges", lambda: _edges(tables)) or ()
+    unfinished = parts.look("jobs", lambda: _jobs(engine)) or ()
+    took_seconds = round(time.process_time() - began_seconds, 3)
+    platform = PlatformSnapshot(tuple(tables.notices), parts.unknown, took_seconds)
+    taken = Snapshot(observed.now, platform, flows, listed, edges, (), unfinished)
+    snapshot.store(engine, taken, details)
+    return taken
+
+
+def _edges(tables: Catalog) -> tuple[EdgeSnapshot, ...]:
+    def kind(name: str) -> str:
+        return graph.kind_of(name, tables)
+
+    return tuple(
+        EdgeSnapshot(edge.source, edge.target, kind(edge.source), kind(edge.target), edge.flow)
+        for edge in graph.edges_of(tables)
+    )
+
+
+def _jobs(engine: Engine) -> tuple[JobSnapshot, ...]:
+    return tuple(
+        JobSnapshot(
+            *(job.kind, job.number, job.table, job.state, job.who, job.reason, job.message, job.failure),
+            *(job.planned_at, job.state_at, tuple(job.stopped), job.is_held),
+        )
+        for job in all_kinds.unfinished(engine)
+    )
