@@ -47,6 +47,13 @@ COMMANDS = {
         "lineage": ("include.cli.exports:send_lineage", "for OpenLineage"),
         "catalog": ("include.cli.exports:show_catalog", "names in Glue"),
     },
+    "On call": {
+        "restart": ("include.cli.actions:restart", ""),
+        "stop": ("include.cli.actions:stop", ""),
+        "start": ("include.cli.actions:start", ""),
+        "drain": ("include.cli.actions:drain", ""),
+        "ack": ("include.cli.actions:acknowledge", ""),
+    },
     "Jobs": {
         "jobs": ("include.cli.jobs:show_jobs", "all, newest first"),
         "plan": ("include.cli.jobs:show_plan", "preview of a window"),

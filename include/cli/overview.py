@@ -11,6 +11,8 @@ from rich.table import Table
 WIDTH = 80
 # As many panels stand on the left.
 LEFT = 3
+# Its commands do what they are called, and share one line.
+ON_CALL = "On call"
 
 
 def show(program: str, commands: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
@@ -18,12 +20,13 @@ def show(program: str, commands: Mapping[str, Mapping[str, tuple[str, str]]]) ->
     is_terminal = sys.stdout.isatty()
     console = Console(force_terminal=is_terminal, highlight=False)
     console.width = min(console.width, WIDTH) if is_terminal else WIDTH
-    panels = [_panel(title, panel, is_terminal) for title, panel in commands.items()]
+    panels = [_panel(title, panel, is_terminal) for title, panel in commands.items() if title != ON_CALL]
     columns = Table.grid(expand=True, padding=(0, 1, 0, 0))
     columns.add_row(Group(*panels[:LEFT]), Group(*panels[LEFT:]))
     with console.capture() as text:
         console.print(f"Usage: {program} COMMAND; with --help, what it takes", style="bold")
-        console.print("A data platform on Spark and Delta: what runs, and what became of each row.\n")
+        console.print("A data platform on Spark and Delta: what runs, and what became of each row.")
+        console.print(f"{ON_CALL}: {', '.join(commands[ON_CALL])}, of a FLOW, with --reason WHY\n")
         console.print(columns)
     print("\n".join(line.rstrip() for line in text.get().rstrip().splitlines()))
 

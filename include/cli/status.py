@@ -4,13 +4,16 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from include import catalog
 from include.cli.output import FlowName, Json, Limit, show
 from include.control.supervision import supervisor_presence
 from include.flows.lag import Lag
-from include.monitoring import query_progress
+from include.monitoring import account, query_progress
+from include.monitoring.account import Account
 from include.monitoring.graph import Edge, Graph, Node, build_graph
 from include.monitoring.query_progress import PHASES_MS
 from include.monitoring.status import IN_WINDOWS, VIEW, FlowStatus, statuses
@@ -18,14 +21,32 @@ from include.settings import settings
 from include.text_columns import duration, in_columns
 
 
-def show_status(as_json: Json = False) -> None:
-    """Show every flow: wanted and seen state, lag, freshness, trend, and what is wrong."""
+def show_status(
+    troubles: Annotated[
+        bool, typer.Option("--troubles", help="Only what is wrong; JSON has the headline, too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what is wrong, then every flow: wanted and seen state, lag, freshness, trend."""
     tables = catalog.load()
+    taken = account.take(tables)
+    if troubles:
+        show(as_json, taken.as_json(), taken.lines())
+        return
     all_statuses = statuses(tables)
-    for notice in filter(None, (supervisor_presence.absence(settings().control_url), *tables.notices)):
-        # JSON on stdout must stay parseable.
+    # People see it in the account. JSON on stdout must stay parseable.
+    absence = supervisor_presence.absence(settings().control_url) if as_json else None
+    if not as_json:
+        print(*taken.lines(), sep="\n", end="\n\n")
+    for notice in filter(None, (absence, *tables.notices)):
         print(notice, end="\n\n", file=sys.stderr if as_json else sys.stdout)
-    show(as_json, [status.as_json() for status in all_statuses], [text(all_statuses)])
+    document = [_with_troubles(status, taken) for status in all_statuses]
+    show(as_json, document, [text(all_statuses)])
+
+
+def _with_troubles(status: FlowStatus, taken: Account) -> dict[str, Any]:
+    name = status.table if status.state == VIEW else status.flow
+    return {**status.as_json(), "troubles": [trouble.as_json() for trouble in taken.of_flow(name)]}
 
 
 def text(flow_statuses: Iterable[FlowStatus]) -> str:

@@ -92,7 +92,8 @@ def execute_in(connection: Connection, command: Command) -> dict[str, Result]:
     if command.driver and command.action is Action.RESTART:
         results = {f"driver {command.driver}": _restart_driver(connection, command)}
     else:
-        orders.lock(connection, command.flows)
+        if command.action is not Action.ACKNOWLEDGE:
+            orders.lock(connection, command.flows)
         results = {flow: _execute_for(connection, command, flow) for flow in command.flows}
     for target, result in results.items():
         audit.record(connection, command.who, command.action, target, command.reason, result.message, result.has_effect)
@@ -176,8 +177,9 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
 
 
 def _acknowledge(connection: Connection, command: Command, flow: str) -> Acknowledgement | None:
-    """Acknowledge the flow's alarm, or else the alarm of its table's file."""
-    targets = (flow, AlarmKind.INVALID_DEFINITION.target(table_of(flow)))
+    """Acknowledge the flow's alarm, or else an alarm of its table."""
+    of_table = (AlarmKind.INVALID_DEFINITION, AlarmKind.WINDOW_FAILED, AlarmKind.HELD_BACK)
+    targets = (flow, *(kind.target(table_of(flow)) for kind in of_table))
     details = (command.who, command.reason, command.hours)
     return next(filter(None, (incidents.acknowledge(connection, target, *details) for target in targets)), None)
 

@@ -10,13 +10,13 @@ import typer
 
 from include import catalog
 from include.control.store import database
-from include.control.supervision import supervisor_presence
 from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError, report
 from include.flows.lag import Lag
 from include.lake import locations
 from include.local import object_store
 from include.local.processes import Platform
+from include.monitoring import account
 from include.monitoring import lag as lags
 from include.monitoring.status import rows
 from include.settings import settings
@@ -64,10 +64,12 @@ def main(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for p
     running = processes(Platform(settings().home))
     if as_json:
         tables, _ = summaries()
-        print(json.dumps({**asdict(running), "tables": [asdict(table) for table in tables]}, indent=2))
+        taken = account.take(catalog.load()).as_json()
+        print(json.dumps({**asdict(running), "tables": [asdict(table) for table in tables], **taken}, indent=2))
         return
+    print(account.take(catalog.load()).headline, "`sluice status` says why.", end="\n\n")
     print(_process_lines(running))
-    for notice in filter(None, (supervisor_presence.absence(settings().control_url), *catalog.load().notices)):
+    for notice in catalog.load().notices:
         print(f"\n{notice}")
     print(f"\n{summary()}")
 

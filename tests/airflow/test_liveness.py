@@ -47,6 +47,14 @@ def test_each_sick_flow_is_a_task_with_its_name_until_they_are_too_many():
     assert to_task_arguments(sick_flows(MOST_TASKS)) == sick_flows(MOST_TASKS)
 
 
+def test_the_flows_of_one_cause_are_one_task_that_names_each():
+    nine = [{**flow, "cause": "driver main"} for flow in sick_flows(9)]
+    alone = {"flow": "gold.a", "reason": "BROKEN: why", "cause": ""}
+    first, second = to_task_arguments([*nine, alone])
+    assert (first["flow"], second) == ("driver main: 9 flows", {"flow": "gold.a", "reason": "BROKEN: why"})
+    assert all(f"{flow['flow']}: {flow['reason']}" in first["reason"] for flow in nine)
+
+
 def test_of_many_sick_flows_the_last_task_lists_those_that_have_none():
     tasks = to_task_arguments(sick_flows(300))
     assert tasks[:-1] == sick_flows(MOST_TASKS - 1)

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from include.control.flows.decide import UNHEALTHY, State
 from include.control.flows.incidents import Incident, Notice
 from include.control.store import database
 from include.errors import Unreachable, UsageError
+from include.settings import settings
 from tests.conftest import ROOT, free_port
 
 FLOW = "silver.tracker_readings"
@@ -53,11 +55,43 @@ def test_an_incident_is_one_message_however_often_it_is_seen_and_the_next_one_an
         assert notify.notify_all(engine) == 0
     assert len(receiver.messages) == 1
     end(engine)
-    notify.notify_all(engine)
-    assert len(receiver.messages) == 1
+    for _ in range(3):
+        assert notify.notify_all(engine) == 0
+    assert [message["is_over"] for message in receiver.messages] == [False, True]
+    assert receiver.messages[1]["number"] == receiver.messages[0]["number"]
     begin(engine)
     notify.notify_all(engine)
-    assert len(receiver.messages) == 2
+    assert len(receiver.messages) == 3
+
+
+def test_nine_flows_of_a_driver_that_ended_are_one_message_and_their_end_is_another(engine, receiver):
+    flows = [f"silver.t{number}" for number in range(9)]
+    with database.transaction(engine) as connection:
+        for flow in flows:
+            incidents.begin(connection, flow, State.BACKING_OFF, "its driver ended", cause="driver main")
+    notify.notify_all(engine)
+    for flow in flows:
+        with database.transaction(engine) as connection:
+            incidents.end(connection, flow)
+        notify.notify_all(engine)
+    begun, over = receiver.messages
+    assert (begun["cause"], begun["subjects"], begun["is_over"]) == ("driver main", flows, False)
+    assert "BACKING OFF driver main (9 flows): its driver ended" in begun["text"]
+    assert shlex.split(begun["command"])[:4] == ["sluice", "restart", "--driver", "main"]
+    assert (over["cause"], over["is_over"]) == ("driver main", True)
+
+
+def test_a_message_names_the_platform_the_time_and_where_to_look(engine, receiver, monkeypatch):
+    monkeypatch.setenv("SLUICE_PLATFORM_NAME", "berlin")
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/base/")
+    settings.cache_clear()
+    begin(engine)
+    notify.notify_all(engine)
+    settings.cache_clear()
+    (message,) = receiver.messages
+    assert message["text"].startswith(f"[berlin] STUCK {FLOW}: ")
+    assert (message["platform"], message["link"]) == ("berlin", "https://airflow.example/base/dags/supervise")
+    assert re.search(r"^Since \d{4}-\d\d-\d\d \d\d:\d\dZ$", message["text"], re.MULTILINE)
 
 
 def test_the_message_says_what_is_wrong_what_to_do_and_where_to_read(engine, receiver):
@@ -65,13 +99,11 @@ def test_the_message_says_what_is_wrong_what_to_do_and_where_to_read(engine, rec
     notify.notify_all(engine)
     (message,) = receiver.messages
     command = message["command"]
-    assert message["text"] == (
-        f"STUCK {FLOW}: alive, and without a sign of progress for 130 s\nDo: {command}\nRead: docs/runbooks/stuck.md"
-    )
+    lines = message["text"].splitlines()
+    assert lines[0].endswith(f"] STUCK {FLOW}: alive, and without a sign of progress for 130 s")
+    assert lines[2:4] == [f"Do: {command}", "Read: docs/runbooks/stuck.md"]
     assert (message["target"], message["state"], message["runbook"]) == (FLOW, "STUCK", "docs/runbooks/stuck.md")
-    *start, form = shlex.split(command)
-    assert start == ["airflow", "dags", "trigger", "control.stream", "-c"]
-    assert json.loads(form) == {"flow": FLOW, "action": "restart", "reason": "incident 1"}
+    assert shlex.split(command) == ["sluice", "restart", FLOW, "--reason", "incident 1"]
     assert receiver.headers["Authorization"] == "Bearer hush"
     assert receiver.headers["X-Team"] == "streams"
 
@@ -88,8 +120,9 @@ def test_a_window_that_failed_comes_with_the_command_that_tries_again(dags):
     *start, dag = shlex.split(command(incident))
     assert start == ["airflow", "dags", "trigger"]
     assert dag in dags
-    assert notify.message(Notice((incident,)))["text"].endswith(
-        "Do: airflow dags trigger maintain.silver.tracker_readings\nRead: docs/runbooks/window-failed.md"
+    assert (
+        "Do: airflow dags trigger maintain.silver.tracker_readings\nRead: docs/runbooks/window-failed.md\n"
+        in (notify.message(Notice((incident,)))["text"])
     )
 
 
@@ -153,7 +186,7 @@ def test_what_was_over_before_anybody_could_be_told_says_so(engine, receiver):
     notify.notify_all(engine)
     (message,) = receiver.messages
     assert message["is_over"] is True
-    assert message["text"].startswith(f"OVER: STUCK {FLOW}: ")
+    assert f"] OVER: STUCK {FLOW}: " in message["text"]
 
 
 def test_a_receiver_that_never_answers_holds_nobody_up(engine, monkeypatch, caplog):
@@ -227,7 +260,7 @@ def test_every_kind_of_alarm_has_a_page_and_a_command_that_exists(kind: AlarmKin
         case ["sluice", name, *arguments]:
             # Raises for a command that does not exist.
             assert callable(function_of(name))
-            assert arguments in ([], [FLOW])
+            assert arguments in ([], [FLOW], [FLOW, "--reason", "incident 1"])
         case ["airflow", "dags", verb, *arguments]:
             assert verb in ("trigger", "unpause", "list-runs", "list-import-errors")
             assert [argument for argument in arguments[:1] if argument not in dags] == []

@@ -10,8 +10,10 @@ from sqlalchemy import Engine
 from include.airflow.supervisor import reconcile, source_health
 from include.catalog import Catalog
 from include.control.flows import incidents
+from include.control.jobs import backfills, store
 from include.control.store import database
 from include.control.supervision.supervision import SourceHealth
+from include.project.ranges import Slice
 from include.spec import Delta, Files, Replace, Table
 from tests.support import lake
 from tests.unit.conftest import home, own_settings  # noqa: F401
@@ -55,6 +57,33 @@ def test_the_alarm_of_a_view_lasts_until_its_promise_is_kept_again(engine):
     assert [notice.first.state for notice in incidents.unsent(engine)] == ["NOT FRESH"]
     assert settle(engine, {}) == []
     assert incidents.open_of(engine, VIEW.name) is None
+
+
+def test_a_view_that_is_late_by_a_flow_above_it_is_part_of_the_alarm_of_that_flow(engine):
+    with database.transaction(engine) as connection:
+        incidents.begin(connection, BRONZE.name, "BROKEN", "its files are damaged")
+    [notice] = incidents.unsent(engine)
+    incidents.mark_sent(engine, notice)
+    health = reconcile._with_causes(engine, TABLES, {VIEW.name: SourceHealth(not_fresh="12 min old")})
+    settle(engine, health)
+    assert incidents.unsent(engine) == []
+    with database.transaction(engine) as connection:
+        incidents.end(connection, BRONZE.name)
+    assert incidents.unsent(engine) == []
+    settle(engine, {})
+    [notice] = incidents.unsent(engine)
+    assert (notice.is_over, sorted(notice.subjects)) == (True, [BRONZE.name, VIEW.name])
+
+
+def test_a_job_that_failed_is_an_alarm_until_it_is_done(engine):
+    backfill = backfills.begin(engine, VIEW.name, Slice(), "ada")
+    store.record_failure(engine, backfill, "no space left")
+    [task] = reconcile._settle_jobs(engine)
+    assert (task["flow"], task["reason"].split(".")[0]) == ("backfill 1", "JOB FAILED: no space left")
+    assert [notice.first.target for notice in incidents.unsent(engine)] == ["job backfill 1"]
+    store.finish(engine, backfill, "done by hand")
+    assert reconcile._settle_jobs(engine) == []
+    assert incidents.open_of(engine, "job backfill 1") is None
 
 
 def test_the_alarm_of_a_view_that_is_acknowledged_is_no_red_task(engine):

@@ -103,7 +103,7 @@ def message(notice: Notice) -> dict[str, Any]:
     first, platform = notice.first, settings().platform_name
     began_at = min(incident.began_at for incident in notice.incidents)
     runbook = alarms.runbook(first.state)
-    command = alarms.command(first.state, first.subject, first.number, first.error)
+    command = alarms.command(first.state, first.subject, first.number, first.error, first.driver)
     head = f"[{platform}] {'OVER: ' if notice.is_over else ''}{notice.title}: {first.reason}"
     lines = [head, f"{_span(began_at, notice)}"]
     if len(notice.subjects) > 1:

@@ -6,6 +6,7 @@ batch, and the catalog of other engines the names of tables.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from airflow.sdk import timezone
@@ -18,22 +19,26 @@ from include.airflow.launchers import launch
 from include.airflow.launchers.launch import Launcher, Processes
 from include.airflow.supervisor import executors, kafka_connections, notify, source_health
 from include.catalog import Catalog
-from include.control import definitions, schedule
+from include.control import definitions, pending_work, schedule
 from include.control.definitions import INVALID_DEFINITION
 from include.control.flows import alarms, incidents
+from include.control.flows.alarms import AlarmKind
 from include.control.flows.decide import State
 from include.control.flows.incidents import Finding
 from include.control.store import database
+from include.control.store.job_id import JobId
 from include.control.supervision import shutdown, supervision
 from include.control.supervision.supervision import SourceHealth
 from include.errors import SluiceError
 from include.monitoring import consumer_groups, lineage_loader, query_progress, registration, take_snapshot
 from include.monitoring.registration import State as NameState
 from include.settings import settings
-from include.spec import Flow
+from include.spec import Flow, table_of
 
 # Each task is a process that needs more than a second to load Airflow; a reader needs a few names and one list.
 MOST_TASKS = 10
+# What reads from such a flow gets late by that.
+NOT_RUNNING = frozenset({AlarmKind.BROKEN, AlarmKind.BACKING_OFF, AlarmKind.STUCK})
 
 
 def reconcile_all() -> list[dict[str, str]]:
@@ -52,7 +57,9 @@ def reconcile_all() -> list[dict[str, str]]:
     kafka_connections.store(tables)
     launcher = launch.launcher()
     health = source_health.look(engine, tables)
+    health = _with_causes(engine, tables, health)
     unhealthy = _settle_definitions(engine, tables) + _settle_promises(engine, tables, health)
+    unhealthy += _settle_jobs(engine)
     # A driver that is launched now begins with the executors that it is to have.
     executors.scale_all(engine, tables)
     processes = Processes(supervision.handles(engine), launcher)
@@ -69,12 +76,66 @@ def reconcile_all() -> list[dict[str, str]]:
 
 
 def to_task_arguments(unhealthy: list[dict[str, str]]) -> list[dict[str, str]]:
-    """One red task for each unhealthy flow; beyond `MOST_TASKS`, the last one lists the rest."""
-    if len(unhealthy) <= MOST_TASKS:
-        return unhealthy
-    rest = unhealthy[MOST_TASKS - 1 :]
-    lines = "\n".join(f"{flow['flow']}: {flow['reason']}" for flow in rest)
-    return [*unhealthy[: MOST_TASKS - 1], {"flow": f"{len(rest)} more flows", "reason": f"\n{lines}"}]
+    """One red task for each cause, named by its flow; beyond `MOST_TASKS`, the last one lists the rest."""
+    groups: dict[str, list[dict[str, str]]] = {}
+    for flow in unhealthy:
+        groups.setdefault(flow.get("cause") or flow["flow"], []).append(flow)
+    tasks = [_to_task(cause, group) for cause, group in groups.items()]
+    if len(tasks) <= MOST_TASKS:
+        return tasks
+    rest = tasks[MOST_TASKS - 1 :]
+    return [*tasks[: MOST_TASKS - 1], {"flow": f"{len(rest)} more flows", "reason": f"\n{_to_lines(rest)}"}]
+
+
+def _to_task(cause: str, group: list[dict[str, str]]) -> dict[str, str]:
+    if len(group) == 1:
+        return {"flow": group[0]["flow"], "reason": group[0]["reason"]}
+    return {"flow": f"{cause}: {len(group)} flows", "reason": f"\n{_to_lines(group)}"}
+
+
+def _to_lines(flows: list[dict[str, str]]) -> str:
+    return "\n".join(f"{flow['flow']}: {flow['reason']}" for flow in flows)
+
+
+def _with_causes(engine: Engine, tables: Catalog, health: dict[str, SourceHealth]) -> dict[str, SourceHealth]:
+    """Names the trouble above each table that is not fresh, so that one cause is one message."""
+    late = [name for name, seen in health.items() if seen.not_fresh]
+    if not late:
+        return health
+    with database.reading(engine) as connection:
+        above = [incident for incident in incidents.all_open(connection) if incident.state in NOT_RUNNING]
+    causes: dict[str, str] = {}
+    for incident in above:
+        source = table_of(incident.subject)
+        below = tables.below(source) if source in tables.tables else []
+        for table in (source, *(table.name for table in below)):
+            causes.setdefault(table, incident.cause)
+    return health | {
+        name: replace(health[name], late_by=causes[table_of(name)]) for name in late if table_of(name) in causes
+    }
+
+
+def _settle_jobs(engine: Engine) -> list[dict[str, str]]:
+    """Settle the alarms of jobs that failed or died and that nobody does. Returns them as unhealthy flows."""
+    with database.transaction(engine) as connection:
+        failed = {str(JobId(job.kind, job.root)): job for job in pending_work.failed_jobs(connection)}
+        targets = {AlarmKind.JOB_FAILED.target(name): name for name in failed}
+        for name, job in failed.items():
+            reason = f"{job.table}: {job.failure or f'it died while {job.state}'}"
+            incidents.begin(connection, name, AlarmKind.JOB_FAILED, reason, cause=AlarmKind.JOB_FAILED.target(name))
+        for target in incidents.targets_in_state(connection, AlarmKind.JOB_FAILED) - targets.keys():
+            incidents.end(connection, target)
+        acknowledged = incidents.valid_acknowledgements(connection)
+    return [
+        {
+            "flow": name,
+            "reason": f"{AlarmKind.JOB_FAILED}: {failed[name].failure or 'it died'}. "
+            f"Next: {alarms.runbook(AlarmKind.JOB_FAILED)}",
+            "cause": target,
+        }
+        for target, name in targets.items()
+        if target not in acknowledged
+    ]
 
 
 def _gather() -> None:
@@ -111,7 +172,11 @@ def _settle_promises(engine: Engine, tables: Catalog, health: dict[str, SourceHe
     for table, reason in broken.items():
         logs.warning(f"{State.NOT_FRESH}: {reason}. {acknowledged.get(table, '')}", table)
     return [
-        {"flow": table, "reason": f"{State.NOT_FRESH}: {reason}. Next: {alarms.runbook(State.NOT_FRESH)}"}
+        {
+            "flow": table,
+            "reason": f"{State.NOT_FRESH}: {reason}. Next: {alarms.runbook(State.NOT_FRESH)}",
+            "cause": health[table].late_by,
+        }
         for table, reason in broken.items()
         if table not in acknowledged
     ]
@@ -146,7 +211,7 @@ def _settle(
             logs.info(settlement.acknowledged[flow], flow)
         elif decision.is_unhealthy:
             reason = f"{decision.state}: {decision.reason}. Next: {decision.next_step}"
-            unhealthy.append({"flow": flow, "reason": reason})
+            unhealthy.append({"flow": flow, "reason": reason, "cause": decision.cause})
     return unhealthy
 
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from include.spec import table_of
 
+RESTART = "restart"
 # The action on a flow for an error of this class, where a correction and a restart do not help.
 ACTIONS = {
     "CHECKPOINT_LOST": "reset checkpoint",
@@ -20,28 +21,28 @@ ACTIONS = {
 
 def action_for(error: str) -> str:
     """The action that corrects an error of this class or of one of its subclasses."""
-    return ACTIONS.get(error.split(".")[0], "restart")
+    return ACTIONS.get(error.split(".")[0], RESTART)
 
 
 class AlarmKind(StrEnum):
-    """The value is stored, and stands in messages. TRIAL: a person tries whether messages arrive."""
+    """Worst first. The value is stored, and stands in messages. TRIAL: a person tries whether messages arrive."""
 
-    BROKEN = "BROKEN"
-    BACKING_OFF = "BACKING OFF"
-    STUCK = "STUCK"
-    LAGGING = "LAGGING"
-    NOT_FRESH = "NOT FRESH"
-    REJECTING = "REJECTING"
-    INVALID_DEFINITION = "INVALID DEFINITION"
-    WINDOW_FAILED = "WINDOW FAILED"
-    HELD_BACK = "HELD BACK"
-    JOB_FAILED = "JOB FAILED"
-    NOT_CLEANED_UP = "NOT CLEANED UP"
+    AWAY = "AWAY"
+    DEAD = "DEAD"
     PAUSED = "PAUSED"
     UNLOADABLE = "UNLOADABLE"
-    DEAD = "DEAD"
     LATE = "LATE"
-    AWAY = "AWAY"
+    JOB_FAILED = "JOB FAILED"
+    BROKEN = "BROKEN"
+    STUCK = "STUCK"
+    BACKING_OFF = "BACKING OFF"
+    REJECTING = "REJECTING"
+    LAGGING = "LAGGING"
+    NOT_FRESH = "NOT FRESH"
+    WINDOW_FAILED = "WINDOW FAILED"
+    INVALID_DEFINITION = "INVALID DEFINITION"
+    HELD_BACK = "HELD BACK"
+    NOT_CLEANED_UP = "NOT CLEANED UP"
     TRIAL = "TRIAL"
 
     def target(self, subject: str) -> str:
@@ -52,8 +53,8 @@ class AlarmKind(StrEnum):
 
 @dataclass(frozen=True)
 class Alarm:
-    """runbook: a page in docs/runbooks. next_step: for a person, in words. command: with the fields `subject`, `table`
-    and `form`, which corrects a flow.
+    """runbook: a page in docs/runbooks. next_step: for a person, in words. command: with the fields `subject` and
+    `table`; empty: the action that corrects the flow.
 
     part: of the subject, where it has alarms of its own; empty for a flow.
     is_sent_at_once: whether it is sent although its subject has an open alarm of another kind.
@@ -61,7 +62,7 @@ class Alarm:
 
     runbook: str
     next_step: str
-    command: str = "airflow dags trigger control.stream -c {form}"
+    command: str = ""
     part: str = ""
     is_sent_at_once: bool = False
 
@@ -107,8 +108,21 @@ def runbook(kind: str) -> str:
     return f"docs/runbooks/{ALARMS[AlarmKind(kind)].runbook}.md"
 
 
-def command(kind: str, subject: str, number: int, error: str = "") -> str:
-    """The command that helps, or that shows more. number: of the incident. error: its class."""
-    form = {"flow": subject, "action": action_for(error), "reason": f"incident {number}"}
-    fields = {"subject": subject, "table": table_of(subject), "form": shlex.quote(json.dumps(form))}
-    return ALARMS[AlarmKind(kind)].command.format(**fields)
+def command(kind: str, subject: str, number: int, error: str = "", driver: str = "") -> str:
+    """The command that helps, or that shows more. number: of the incident. error: its class. driver: that is to blame.
+
+    An action that needs an approval is one of Airflow. Others work without it.
+    """
+    if template := ALARMS[AlarmKind(kind)].command:
+        return template.format(subject=subject, table=table_of(subject))
+    action, reason = action_for(error), f"incident {number}"
+    if action != RESTART:
+        form = json.dumps({"flow": subject, "action": action, "reason": reason})
+        return f"airflow dags trigger control.stream -c {shlex.quote(form)}"
+    target = ["--driver", driver] if driver else [subject]
+    return shlex.join(["sluice", "restart", *target, "--reason", reason])
+
+
+def severity(kind: str) -> int:
+    """Less is worse."""
+    return list(AlarmKind).index(AlarmKind(kind))

@@ -206,9 +206,17 @@ def _decide_ended(flow: ObservedFlow) -> Decision:
     return Decision(State.BACKING_OFF, reason, next_step, start=True, cause=_shared_cause(flow))
 
 
+OF_DRIVER = "driver "
+
+
 def driver_cause(driver: str) -> str:
     """The cause of what has hit all flows of a driver."""
-    return f"driver {driver}"
+    return f"{OF_DRIVER}{driver}"
+
+
+def driver_of(cause: str) -> str:
+    """The driver that is the cause; empty if none is."""
+    return cause.removeprefix(OF_DRIVER) if cause.startswith(OF_DRIVER) else ""
 
 
 def _shared_cause(flow: ObservedFlow) -> str:

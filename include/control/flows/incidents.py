@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, Row, func, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, func, select, update
 
-from include.control.flows.alarms import ALARMS, SENT_AT_ONCE, AlarmKind
-from include.control.flows.decide import Decision
+from include.control.flows.alarms import ALARMS, SENT_AT_ONCE, AlarmKind, severity
+from include.control.flows.decide import Decision, driver_of
 from include.control.store import database
 from include.control.store.schema import acknowledgements, incidents
 
@@ -47,6 +47,11 @@ class Incident:
         return self.shared_cause or self.target
 
     @property
+    def driver(self) -> str:
+        """That is to blame; empty if none is."""
+        return driver_of(self.shared_cause)
+
+    @property
     def target(self) -> str:
         """Unique among the open incidents."""
         return AlarmKind(self.state).target(self.subject)
@@ -61,15 +66,25 @@ def begin(
     """
     target = AlarmKind(state).target(subject)
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
+    told_at = _told_at(connection, cause) if cause else None
     if state in SENT_AT_ONCE:
         is_other = is_open & (incidents.c.state != state)
         connection.execute(update(incidents).where(is_other).values(ended_at=database.now(connection)))
     row = {"target": target, "subject": subject, "state": state, "reason": reason, "error": error}
-    # What joins a cause that was sent is part of it.
-    is_told = (incidents.c.cause == cause) & incidents.c.ended_at.is_(None) & incidents.c.told_at.is_not(None)
-    told_at = connection.execute(select(func.min(incidents.c.told_at)).where(is_told)).scalar() if cause else None
     values = {**row, "cause": cause or None, "began_at": database.now(connection), "told_at": told_at}
     connection.execute(database.insert(connection, incidents).values(values).on_conflict_do_nothing())
+
+
+def _told_at(connection: Connection, cause: str) -> float | None:
+    """When the cause was sent, if it lasts: what joins it is part of that message."""
+    is_told = _has_cause(cause) & incidents.c.ended_at.is_(None) & incidents.c.told_at.is_not(None)
+    told_at: float | None = connection.execute(select(func.min(incidents.c.told_at)).where(is_told)).scalar()
+    return told_at
+
+
+def _has_cause(cause: str) -> ColumnElement[bool]:
+    """The condition for the rows of incidents with this `Incident.cause`."""
+    return func.coalesce(incidents.c.cause, incidents.c.target) == cause
 
 
 def end(connection: Connection, target: str) -> None:
@@ -153,7 +168,7 @@ def unsent(engine: Engine) -> list[Notice]:
     for incident in map(_to_incident, rows):
         groups.setdefault(incident.cause, []).append(incident)
     notices = filter(None, map(_notice, groups.values()))
-    return sorted(notices, key=lambda notice: notice.first.number)
+    return sorted(notices, key=lambda notice: min(incident.number for incident in notice.incidents))
 
 
 def _notice(group: list[Incident]) -> Notice | None:
@@ -161,8 +176,9 @@ def _notice(group: list[Incident]) -> Notice | None:
     if not lasting:
         # The newest one says how it was at last.
         return Notice(tuple(reversed(group)), is_over=True)
-    untold = tuple(incident for incident in lasting if incident.told_at is None)
-    return Notice(untold) if untold else None
+    untold = [incident for incident in lasting if incident.told_at is None]
+    worst_first = sorted(untold, key=lambda incident: severity(incident.state))
+    return Notice(tuple(worst_first)) if untold else None
 
 
 def mark_sent(engine: Engine, notice: Notice) -> None:
@@ -217,9 +233,7 @@ def acknowledge(
     incident = connection.execute(select(incidents).where(lasts, incidents.c.target == target)).one_or_none()
     if incident is None:
         return None
-    has_cause = (
-        lasts & (incidents.c.cause == incident.cause) if incident.cause else incidents.c.number == incident.number
-    )
+    has_cause = lasts & _has_cause(incident.cause or incident.target)
     numbers = connection.execute(select(incidents.c.number).where(has_cause)).scalars().all()
     now = database.now(connection)
     ends_at = now + hours * 3600

@@ -22,13 +22,6 @@ from include.control.supervision import supervision, supervisor_presence
 from include.control.supervision.supervision import SUPERVISOR
 from include.spec import Flow
 
-# Worst first, where two troubles are equally urgent.
-SEVERITY = (
-    *(AlarmKind.AWAY, AlarmKind.DEAD, AlarmKind.PAUSED, AlarmKind.UNLOADABLE, AlarmKind.LATE),
-    *(AlarmKind.BROKEN, AlarmKind.JOB_FAILED, AlarmKind.STUCK, AlarmKind.BACKING_OFF, AlarmKind.REJECTING),
-    *(AlarmKind.LAGGING, AlarmKind.NOT_FRESH, AlarmKind.WINDOW_FAILED, AlarmKind.INVALID_DEFINITION),
-    *(AlarmKind.HELD_BACK, AlarmKind.NOT_CLEANED_UP, AlarmKind.TRIAL),
-)
 # A headline names so many troubles.
 MOST_NAMED = 5
 
@@ -101,7 +94,7 @@ def troubles(engine: Engine, tables: Catalog) -> list[Trouble]:
 def by_cause(found: Iterable[Incident]) -> dict[str, list[Incident]]:
     """The incidents of each cause, the worst one first."""
     groups: dict[str, list[Incident]] = {}
-    for incident in sorted(found, key=lambda incident: (_severity(incident.state), incident.number)):
+    for incident in sorted(found, key=lambda incident: (alarms.severity(incident.state), incident.number)):
         groups.setdefault(incident.cause, []).append(incident)
     return groups
 
@@ -158,7 +151,7 @@ def _trouble(group: list[Incident], context: _Context) -> Trouble:
         began_at=min(incident.began_at for incident in group),
         reason=reasons[worst.target],
         next_step=_next_step(worst_now, worst.state, is_recovering, is_current),
-        command=alarms.command(worst.state, worst.subject, worst.number, worst.error),
+        command=alarms.command(worst.state, worst.subject, worst.number, worst.error, worst.driver),
         runbook=alarms.runbook(worst.state),
         flows=flows,
         other_reasons={target: text for target, text in reasons.items() if text != reasons[worst.target]},
@@ -235,7 +228,8 @@ def _absence(engine: Engine) -> Incident | None:
     presence = supervisor_presence.read(engine)
     if presence.shutdown or presence.is_starting or presence.absence is None:
         return None
-    return Incident(0, SUPERVISOR, AlarmKind.LATE, presence.absence, began_at=presence.worked_seconds_ago or 0)
+    kind = AlarmKind.DEAD if presence.worked_seconds_ago is None else AlarmKind.LATE
+    return Incident(0, SUPERVISOR, kind, presence.absence, began_at=presence.worked_seconds_ago or 0)
 
 
 def _logs(connection: Connection) -> dict[str, str]:
@@ -249,12 +243,8 @@ def _next_starts(connection: Connection, decisions: Mapping[str, Decision]) -> d
     return {row.flow: row.intended_at + delay_seconds(row.attempts) for row in rows}
 
 
-def _severity(kind: str) -> int:
-    return SEVERITY.index(AlarmKind(kind))
-
-
 def _urgency(trouble: Trouble) -> tuple[bool, bool, int, float]:
-    return not trouble.needs_person, trouble.is_recovering, _severity(trouble.kind), trouble.began_at
+    return not trouble.needs_person, trouble.is_recovering, alarms.severity(trouble.kind), trouble.began_at
 
 
 def since_words(trouble: Trouble) -> str:

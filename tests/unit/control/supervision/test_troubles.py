@@ -16,7 +16,7 @@ from include.control.leases.process import Process, boot_id
 from include.control.store import database
 from include.control.store.schema import drivers
 from include.control.supervision import supervision, troubles
-from include.control.supervision.troubles import SEVERITY, Trouble, headline
+from include.control.supervision.troubles import Trouble, headline
 from include.spec import Delta, Kafka, Table
 
 RAW = Table(name="bronze.raw", comment="raw", source=Kafka("raw"))
@@ -43,6 +43,7 @@ def test_a_driver_that_died_is_one_trouble_with_all_its_flows(engine):
     driver_that_died(engine)
     [trouble] = found(engine)
     assert (trouble.kind, trouble.cause, trouble.flows) == ("BACKING OFF", "driver main", tuple(FLOWS))
+    assert trouble.command.startswith("sluice restart --driver main --reason 'incident ")
     assert (trouble.driver, trouble.log, len(trouble.incidents)) == ("main", "/log/driver-main.log", 2)
     json.dumps(trouble.as_json())
 
@@ -66,7 +67,7 @@ def test_what_is_wrong_is_in_the_account_before_the_supervisor_has_seen_it(engin
 
 def test_a_supervisor_that_is_not_at_work_is_a_trouble(engine):
     [trouble] = troubles.troubles(engine, TABLES)
-    assert (trouble.kind, trouble.needs_person) == ("LATE", True)
+    assert (trouble.kind, trouble.needs_person, trouble.command) == ("DEAD", True, "sluice up")
     supervision.heartbeat(engine)
     assert troubles.troubles(engine, TABLES) == []
 
@@ -85,10 +86,6 @@ def test_a_trouble_of_a_table_names_the_flows_that_write_it(engine, kind: AlarmK
         incidents.begin(connection, READINGS.name, kind, "why")
     [trouble] = found(engine)
     assert (trouble.kind, trouble.flows) == (kind, (READINGS.name,))
-
-
-def test_every_kind_of_alarm_has_a_severity():
-    assert sorted(SEVERITY) == sorted(AlarmKind)
 
 
 def test_a_platform_where_nothing_is_wrong_needs_nobody():
