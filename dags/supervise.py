@@ -1,8 +1,8 @@
-"""Keeps the streams running: each minute, starts what is missing and names the unhealthy flows.
+"""Keeps the streams running: each minute, starts what is missing and names what is wrong.
 
 `reconcile` compares the desired with the observed state, starts what is missing and exits immediately; drivers keep
-running. An unhealthy flow is one red task instance with its name; its log says why and what to do. Of more than
-ten, the last one lists the rest. Healthy flows cost nothing.
+running. Each cause is one red task instance, with the name of its flow or its driver; its log says why and what to do.
+Of more than ten, the last one lists the rest. Healthy flows cost nothing.
 
 Each table is an asset, `sluice://<layer>/<name>`. `reconcile` emits an event for each one that has new rows and for
 which some DAG waits.

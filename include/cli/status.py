@@ -81,8 +81,6 @@ def _behind(lag: Lag) -> str:
 
 def _notes(status: FlowStatus) -> list[str]:
     notes = list(status.stale)
-    if status.alarm:
-        notes.append(f"{status.flow}: {status.alarm}")
     if status.state is None:
         notes.append(status.reason)
     elif status.state == VIEW and status.reason:

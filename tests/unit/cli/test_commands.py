@@ -157,7 +157,7 @@ def test_the_list_of_jobs_is_of_all_kinds_newest_first(run, stored):
         (("statu",), "'statu' is not a command: did you mean 'status'?"),
         (("new_table",), "'new_table' is not a command: did you mean 'new-table'?"),
         (("window",), "'window' is not a command: did you mean 'windows'?"),
-        (("backup",), "'backup' is not a command: there are up, down, "),
+        (("zip",), "'zip' is not a command: there are up, down, "),
         (("--json", "status"), "'--json' stands before the command: write the command first"),
         (("status", "--jsn"), "No such option: --jsn (Possible options: --json): `sluice status --help` says what"),
         (("inspect",), "Missing argument 'TABLE': `sluice inspect --help` says what it takes"),

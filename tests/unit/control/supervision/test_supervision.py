@@ -16,7 +16,7 @@ from include.control.commands import Action, Command
 from include.control.flows import incidents, orders, resets
 from include.control.flows.decide import FORCE_SECONDS, HEALTHY_SECONDS, SLOW_START_SECONDS, START_SECONDS, State
 from include.control.flows.observed_flow import Failure
-from include.control.jobs import backfills, rewinds, stale_rows, store
+from include.control.jobs import backfills, held_flows, rewinds, stale_rows, store
 from include.control.jobs.backfills import Backfill
 from include.control.jobs.rewinds import RestorePoint
 from include.control.leases import lease, lock
@@ -24,6 +24,7 @@ from include.control.leases.lease import Lease
 from include.control.leases.lock import LockRequest
 from include.control.leases.process import Holder, Process
 from include.control.store import database, job_id, schema
+from include.control.store.job_id import JobId, JobKind
 from include.control.store.schema import audits, drivers, leases, runs, shutdowns
 from include.control.supervision import shutdown, supervision, supervisor_presence
 from include.control.supervision.supervision import Settlement, SourceHealth
@@ -109,6 +110,14 @@ def notify(engine: Engine) -> list[str]:
     for notice in unsent:
         incidents.mark_sent(engine, notice)
     return [notice.first.state for notice in unsent if A in notice.subjects and not notice.is_over]
+
+
+def tell(engine: Engine) -> list[incidents.Notice]:
+    """Marks all messages as sent, and returns them."""
+    unsent = incidents.unsent(engine)
+    for notice in unsent:
+        incidents.mark_sent(engine, notice)
+    return unsent
 
 
 def open_incidents(engine: Engine) -> list[str]:
@@ -197,6 +206,35 @@ def test_a_driver_that_was_killed_is_started_at_once_though_its_leases_still_run
     driver.python.kill()
     settlement = settle(engine)
     assert (states(settlement), launches(settlement)) == ([State.BACKING_OFF] * 2, True)
+
+
+def test_a_driver_that_was_killed_is_one_message_for_all_flows_and_one_when_they_are_well_again(engine, holder):
+    healthy_driver(engine, holder("main")).python.kill()
+    told = []
+    launched(engine, settle(engine), holder("main").python.to_json())
+    told += tell(engine)
+    come_up(engine, holder("main"))
+    for _ in range(3):
+        orders.report_progress(engine, FLOWS)
+        settle(engine)
+        told += tell(engine)
+        pass_time(engine, HEALTHY_SECONDS)
+    assert [(notice.title, notice.is_over) for notice in told] == [
+        ("BACKING OFF driver main (2 flows)", False),
+        ("BACKING OFF driver main (2 flows)", True),
+    ]
+
+
+def test_a_flow_whose_lease_a_rewind_holds_is_stopped_and_has_no_alarm(engine, holder):
+    healthy_driver(engine, holder("main"))
+    with database.transaction(engine) as connection:
+        number = store.insert_job(connection, JobKind.REWIND, A, "ann")
+        held_flows.stop(connection, JobId(JobKind.REWIND, number), [A], "ann", "to yesterday")
+    lease.acquire(engine, [f"rewind {number}"], holder(), 3600)
+    pass_time(engine, 10 * SLOW_START_SECONDS)
+    orders.report_progress(engine, [B])
+    assert states(settle(engine)) == [State.STOPPED, State.HEALTHY]
+    assert tell(engine) == []
 
 
 def test_a_driver_whose_leases_ran_out_while_it_slept_is_started_anew(engine, holder):
