@@ -53,18 +53,13 @@ def take(tables: Catalog) -> Account:
     try:
         engine = database.connect(settings().control_url)
         found, presence = troubles.troubles(engine, tables), supervisor_presence.read(engine)
-        sentence = headline(found, flow_count(tables))
+        sentence = headline(found, len(tables.flows))
         if presence.absence and not any(trouble.cause == SUPERVISOR for trouble in found):
             # A platform that is down or starting on purpose is no trouble.
             sentence = f"{presence.absence} {sentence}"
         return Account(sentence, tuple(found), tuple(pending_work.read(engine)))
     except SluiceError as error:
         return Account(f"Nobody knows what is wrong: {error}")
-
-
-def flow_count(tables: Catalog) -> int:
-    """How many flows and views there are."""
-    return len(tables.flows) + len(tables.views)
 
 
 def _block(trouble: Trouble) -> Iterator[str]:

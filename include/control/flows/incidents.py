@@ -12,6 +12,9 @@ from include.control.flows.decide import Decision, driver_of
 from include.control.store import database
 from include.control.store.schema import acknowledgements, incidents
 
+# What keeps a flow from running is the cause itself, and other kinds may follow from it.
+OF_CAUSE = frozenset({AlarmKind.BROKEN, AlarmKind.STUCK, AlarmKind.BACKING_OFF, AlarmKind.JOB_FAILED})
+
 
 class Finding(NamedTuple):
     """What is wrong with a flow or table. state: an `AlarmKind`. error: the error class of a BROKEN flow. cause: which
@@ -45,6 +48,11 @@ class Incident:
     def cause(self) -> str:
         """What incidents of one message have in common; by default the target."""
         return self.shared_cause or self.target
+
+    @property
+    def about(self) -> str:
+        """What a title names: the cause, or a target that is only late by it."""
+        return self.cause if self.state in OF_CAUSE else self.target
 
     @property
     def driver(self) -> str:
@@ -148,7 +156,7 @@ class Notice:
         """Such as `BACKING OFF driver main (9 flows)`."""
         subjects = self.subjects
         count = f" ({len(subjects)} flows)" if len(subjects) > 1 else ""
-        return f"{self.first.state} {self.first.cause}{count}"
+        return f"{self.first.state} {self.first.about}{count}"
 
     @property
     def subjects(self) -> list[str]:
@@ -174,8 +182,9 @@ def unsent(engine: Engine) -> list[Notice]:
 def _notice(group: list[Incident]) -> Notice | None:
     lasting = [incident for incident in group if not incident.is_over]
     if not lasting:
-        # The newest one says how it was at last.
-        return Notice(tuple(reversed(group)), is_over=True)
+        # The newest of the worst says how it was at last.
+        newest_first = sorted(group, key=lambda incident: (severity(incident.state), -incident.number))
+        return Notice(tuple(newest_first), is_over=True)
     untold = [incident for incident in lasting if incident.told_at is None]
     worst_first = sorted(untold, key=lambda incident: severity(incident.state))
     return Notice(tuple(worst_first)) if untold else None

@@ -6,7 +6,6 @@ incident yet is in it too, because the supervisor that opens incidents may be th
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Engine, select
@@ -143,11 +142,10 @@ def _trouble(group: list[Incident], context: _Context) -> Trouble:
     heals = all(_heals(incident, context) for incident in group)
     worst_now = now[worst.target]
     is_current = worst_now is not None and worst_now.state == worst.state
-    subject = worst.shared_cause or worst.target
     return Trouble(
         kind=worst.state,
         cause=worst.cause,
-        subject=subject,
+        subject=worst.about,
         began_at=min(incident.began_at for incident in group),
         reason=reasons[worst.target],
         next_step=_next_step(worst_now, worst.state, is_recovering, is_current),
@@ -245,8 +243,3 @@ def _next_starts(connection: Connection, decisions: Mapping[str, Decision]) -> d
 
 def _urgency(trouble: Trouble) -> tuple[bool, bool, int, float]:
     return not trouble.needs_person, trouble.is_recovering, alarms.severity(trouble.kind), trouble.began_at
-
-
-def since_words(trouble: Trouble) -> str:
-    """Since when it lasts, as a moment in UTC."""
-    return f"{datetime.fromtimestamp(trouble.began_at, UTC):%Y-%m-%d %H:%M}Z"

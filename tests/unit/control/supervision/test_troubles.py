@@ -58,6 +58,18 @@ def test_a_flow_that_needs_a_person_comes_before_what_passes_by_itself(engine):
     assert headline([broken, backing_off], 2).startswith("1 of 2 flows needs you: BROKEN silver.readings. ")
 
 
+def test_a_table_that_is_still_late_when_its_cause_is_gone_is_named_itself(engine):
+    with database.transaction(engine) as connection:
+        incidents.begin(connection, RAW.name, "BROKEN", "why")
+        incidents.begin(connection, READINGS.name, "NOT FRESH", "12 min old", cause=RAW.name)
+    [trouble] = found(engine)
+    assert (trouble.title, trouble.flows) == ("BROKEN bronze.raw (2 flows)", tuple(FLOWS))
+    with database.transaction(engine) as connection:
+        incidents.end(connection, RAW.name)
+    [trouble] = found(engine)
+    assert (trouble.title, trouble.flows) == ("NOT FRESH silver.readings", (READINGS.name,))
+
+
 def test_what_is_wrong_is_in_the_account_before_the_supervisor_has_seen_it(engine):
     supervision.settle(engine, "main", FLOWS)
     orders.fail(engine, [READINGS.name], Failure("the schema does not fit", "SCHEMA", True))
