@@ -23,7 +23,7 @@ from include.control import definitions, pending_work, schedule
 from include.control.definitions import INVALID_DEFINITION
 from include.control.flows import alarms, incidents
 from include.control.flows.alarms import AlarmKind
-from include.control.flows.decide import State
+from include.control.flows.decide import State, driver_cause
 from include.control.flows.incidents import Finding
 from include.control.store import database
 from include.control.store.job_id import JobId
@@ -68,7 +68,8 @@ def reconcile_all() -> list[dict[str, str]]:
             unhealthy += _settle(engine, launcher, processes, driver, flows, health)
         except Exception as error:
             logs.error(f"driver '{driver}': {error}")
-            unhealthy += [{"flow": table.flow, "reason": f"its driver cannot be started: {error}"} for table in flows]
+            reason, cause = f"its driver cannot be started: {error}", driver_cause(driver)
+            unhealthy += [{"flow": table.flow, "reason": reason, "cause": cause} for table in flows]
     supervision.heartbeat(engine)
     notify.notify_all(engine)
     _gather()
