@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from include import catalog
 from include.airflow import assets, dags
-from include.airflow.supervisor.reconcile import publish_all, reconcile_all, to_task_arguments
+from include.airflow.supervisor.reconcile import Seen, publish_all, reconcile_all, to_task_arguments
 from include.monitoring import new_rows
 
 
@@ -35,8 +35,9 @@ from include.monitoring import new_rows
 def supervise() -> None:
     @task(on_success_callback=assets.record)
     def reconcile(**context: Any) -> list[dict[str, str]]:
-        sick_flows = reconcile_all()
-        publish_all()
+        seen = Seen()
+        sick_flows = reconcile_all(seen)
+        publish_all(seen)
         assets.announce(cast(Context, context), catalog.load().tables, new_rows.BETWEEN_EVENTS_SECONDS)
         return to_task_arguments(sick_flows)
 

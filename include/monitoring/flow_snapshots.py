@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, Row, func, select
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
 from include.control.flows import alarms, incidents
-from include.control.flows.decide import RUNNING_BUT_UNHEALTHY, State
+from include.control.flows.decide import Decision
 from include.control.flows.incidents import Acknowledgement
 from include.control.leases.process import Holder
 from include.control.store import database
@@ -20,7 +20,7 @@ from include.control.store.schema import leases, samples
 from include.errors import SluiceError
 from include.lake import locations
 from include.monitoring import query_progress
-from include.monitoring.query_progress import BATCH, PHASES_MS
+from include.monitoring.query_progress import PHASES_MS
 from include.monitoring.snapshot import FlowSnapshot
 from include.monitoring.status import FlowStatus
 from include.spec import Flow
@@ -36,7 +36,7 @@ WHOLE_BATCH = "trigger_execution_ms"
 class Observed:
     """What the control database has of flows. first_starts: by flow, the starts of a day ago, or of the first sample.
 
-    alarms, acknowledged: by target. leases: by flow.
+    alarms, acknowledged: by target. leases: by flow. decisions: of the supervisor, by flow.
     """
 
     now: float
@@ -44,9 +44,10 @@ class Observed:
     acknowledged: Mapping[str, Acknowledgement]
     leases: Mapping[str, Row[Any]]
     first_starts: Mapping[str, int]
+    decisions: Mapping[str, Decision]
 
 
-def observe(engine: Engine) -> Observed:
+def observe(engine: Engine, decisions: Mapping[str, Decision]) -> Observed:
     """Raises Unreachable."""
     with database.reading(engine) as connection:
         now = database.now(connection)
@@ -57,6 +58,7 @@ def observe(engine: Engine) -> Observed:
             incidents.valid_acknowledgements(connection),
             {row.flow: row for row in connection.execute(select(leases).where(leases.c.expires_at > now))},
             _first_starts(connection, now - DAY_SECONDS),
+            decisions,
         )
 
 
@@ -69,10 +71,12 @@ def _first_starts(connection: Connection, since: float) -> dict[str, int]:
 
 def recent_reports(now_seconds: float) -> dict[str, list[Report]]:
     """Returns by flow the reports in the drivers' journals of batches that have ended of late, oldest first."""
+    since = now_seconds - RECENT_SECONDS
+    ended = [row for row in query_progress.waiting_batches() if _ended_at(row) > since]
+    query_progress.add_output_rows(ended)
     found: dict[str, list[Report]] = defaultdict(list)
-    for report in query_progress.waiting():
-        if report["event"] == BATCH and _ended_at(report) > now_seconds - RECENT_SECONDS:
-            found[report["flow"]].append(report)
+    for report in ended:
+        found[report["flow"]].append(report)
     return {flow: sorted(reports, key=lambda report: report["at"]) for flow, reports in found.items()}
 
 
@@ -143,14 +147,13 @@ def _with_names(offsets: Mapping[str, Mapping[int, int]] | None) -> dict[str, di
 
 
 def _state(flow: Flow, status: FlowStatus, observed: Observed) -> dict[str, Any]:
-    """Returns state, reason and alarm. A flow that runs has the state of its alarm, for which its source was asked."""
+    """Returns state, reason and alarm, by the supervisor's decision where it has made one."""
     alarm, taken = observed.alarms.get(flow.flow), observed.acknowledged.get(flow.flow)
     found: dict[str, Any] = {"state": status.state, "reason": status.reason}
+    if decision := observed.decisions.get(flow.flow):
+        found = {"state": decision.state, "reason": decision.reason, "next_step": decision.next_step}
     if alarm is None:
         return found
-    if status.state in (State.HEALTHY, State.WAITING) and alarm.state in RUNNING_BUT_UNHEALTHY:
-        next_step = alarms.ALARMS[alarms.AlarmKind(alarm.state)].next_step
-        found = {"state": alarm.state, "reason": alarm.reason, "next_step": next_step}
     command = alarms.command(alarm.state, flow.flow, alarm.number, alarm.error)
     told = {"alarm": alarm.state, "alarm_at": alarm.began_at, "command": command}
     return {**found, **told, "acknowledged": str(taken) if taken else ""}
@@ -189,7 +192,7 @@ def _batches(reports: Sequence[Report]) -> dict[str, Any]:
         "batch_ms": batch[WHOLE_BATCH],
         "phases_ms": {phase: batch[phase] for phase in PHASES_MS if phase != WHOLE_BATCH and batch[phase] is not None},
         "rows_in": batch["input_rows"],
-        "rows_out": batch.get("output_rows"),
+        "rows_out": batch["output_rows"],
         "rows_in_per_second": _mean(reports, "input_rows"),
         "rows_out_per_second": _mean(reports, "output_rows"),
     }
@@ -197,9 +200,7 @@ def _batches(reports: Sequence[Report]) -> dict[str, Any]:
 
 def _mean(reports: Sequence[Report], rows: str) -> float | None:
     """Returns the rows a second over all batches. Each took the time since the one before it began."""
-    timed = [
-        report for report in reports if report["input_rows_per_second"] is not None and report.get(rows) is not None
-    ]
+    timed = [report for report in reports if report["input_rows_per_second"] is not None and report[rows] is not None]
     seconds = sum(_seconds(report) for report in timed)
     return sum(report[rows] for report in timed) / seconds if seconds else None
 

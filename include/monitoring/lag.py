@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from deltalake.exceptions import DeltaError
 
@@ -15,13 +16,26 @@ from include.kafka.broker import NoSuchTopic
 from include.spec import Delta, Flow
 
 
-def measure(flows: Iterable[Flow], timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Lag]:
+class Measured(NamedTuple):
+    """The lags of some flows, by flow, and the look at their sources that they are taken from."""
+
+    lags: dict[str, Lag]
+    sources: SourceSnapshot
+
+
+def look(flows: Iterable[Flow], timeout_seconds: float = TIMEOUT_SECONDS) -> Measured:
     """Measures the lag of each flow. It raises nothing: see `Lag.unknown`.
 
     timeout_seconds: the maximum wait for the broker, for all flows.
     """
     listed = list(flows)
-    return lags_of(listed, SourceSnapshot(listed, TREND_SECONDS, timeout_seconds))
+    sources = SourceSnapshot(listed, TREND_SECONDS, timeout_seconds)
+    return Measured(lags_of(listed, sources), sources)
+
+
+def measure(flows: Iterable[Flow], timeout_seconds: float = TIMEOUT_SECONDS) -> dict[str, Lag]:
+    """Returns the lags of `look`."""
+    return look(flows, timeout_seconds).lags
 
 
 def lags_of(flows: Iterable[Flow], sources: SourceSnapshot) -> dict[str, Lag]:

@@ -10,10 +10,11 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from io import FileIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ from deltalake.exceptions import DeltaError
 from include import logs
 from include.control.store.storable_text import storable
 from include.delta import stored_table
-from include.errors import Unreachable
+from include.delta.delta_log import DeltaLog
+from include.errors import SluiceError, Unreachable
 from include.lake import clients, locations
 from include.retention import JOURNAL_BYTES, PROGRESS_DAYS
 from include.settings import settings
+from include.spec import table_of
 
 TABLE = "ledger.query_progress"
 
@@ -77,20 +80,27 @@ SCHEMA = pa.schema(
         "input_rows": COUNT,
         "input_rows_per_second": RATE,
         "processed_rows_per_second": RATE,
+        # That its commit has added, changed or deleted; NULL for a batch without a commit.
+        "output_rows": COUNT,
         **dict.fromkeys(PHASES_MS, COUNT),
         "state": pa.list_(pa.struct({name: TEXT if name == "operator" else COUNT for name in STATE})),
         "error": TEXT,
-        # Spark's progress report as JSON.
+        # Spark's progress report as JSON, and beside it the driver's counts of the batch as `driver`.
         "raw": TEXT,
     }
 )
 SHOWN = [name for name in SCHEMA.names if name not in ("day", "raw")]
 
 
-def rows_of(segment: Path) -> list[dict[str, Any]]:
-    """Returns a journal segment's rows by column. An incomplete line is reported on stderr and skipped."""
+def rows_of(segment: Path, containing: bytes = b"") -> list[dict[str, Any]]:
+    """Returns a journal segment's rows by column. An incomplete line is reported on stderr and skipped.
+
+    containing: parses only lines with this text, because parsing is slow.
+    """
     parsed = []
     for number, line in enumerate(segment.read_bytes().splitlines(), 1):
+        if containing not in line:
+            continue
         try:
             parsed.append(_row(json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -114,19 +124,55 @@ def _row(line: dict[str, Any]) -> dict[str, Any]:
     if raw is None:
         error = event["error"]
         return row | {"event": FAILED if error else ENDED, "error": error and storable(error)}
-    return row | _source_and_phases(event) | _row_counts(event, line.get("rows")) | {"raw": raw}
+    # Drivers of an earlier release name the rows that they have read `rows`.
+    counts = {
+        "read": line.get("read", line.get("rows")),
+        "written": line.get("written"),
+        "seconds": line.get("seconds"),
+    }
+    if "addBatch" not in event["durationMs"]:
+        counts = dict.fromkeys(counts)
+    if any(counts.values()):
+        raw = f'{raw.rstrip()[:-1]}, "driver": {json.dumps(counts)}}}'
+    return row | _source_and_phases(event) | _row_counts(event, **counts) | {"raw": raw}
 
 
-def _row_counts(report: dict[str, Any], rows: int | None) -> dict[str, Any]:
+def _row_counts(report: dict[str, Any], read: int | None, written: int | None, seconds: float | None) -> dict[str, Any]:
     """Returns the row counts and rates of a report.
 
-    rows: the driver's own count of the batch, where Spark does not count because it did not read the rows itself.
+    read, written, seconds: the driver's own counts. Spark does not count what it does not read or write itself, and
+    takes the time since the last trigger, which may have found nothing.
     """
     input_rows, spent_ms = report["numInputRows"], report["durationMs"]
     input_rate, processed_rate = report.get("inputRowsPerSecond"), report.get("processedRowsPerSecond")
-    if not input_rows and rows and "addBatch" in spent_ms:
-        input_rows, input_rate, processed_rate = rows, None, rows * 1000 / max(1, spent_ms["triggerExecution"])
-    return {"input_rows": input_rows, "input_rows_per_second": input_rate, "processed_rows_per_second": processed_rate}
+    if not input_rows and read:
+        input_rows, input_rate, processed_rate = read, None, read * 1000 / max(1, spent_ms["triggerExecution"])
+    if seconds:
+        input_rate = input_rows / seconds
+    rates = {"input_rows_per_second": input_rate, "processed_rows_per_second": processed_rate}
+    return {"input_rows": input_rows, **rates, "output_rows": written}
+
+
+# So many commits of a table are searched for batches whose rows no driver has counted.
+MOST_SEARCHED_COMMITS = 200
+
+
+def add_output_rows(progress_rows: Iterable[dict[str, Any]]) -> None:
+    """Sets `output_rows` where the driver does not know them, because Spark wrote the batch, from the table's log."""
+    unknown: dict[str, dict[tuple[str, int, int], dict[str, Any]]] = {}
+    for row in progress_rows:
+        if row["event"] == BATCH and row["output_rows"] is None:
+            key = (row["flow"], row["generation"], row["batch"])
+            unknown.setdefault(table_of(row["flow"]), {})[key] = row
+    for table, batches in unknown.items():
+        with suppress(SluiceError, OSError, ValueError, KeyError):
+            for commit in islice(DeltaLog(locations.table_path(table)).commits(), MOST_SEARCHED_COMMITS):
+                key = (str(commit.metadata.get("flow")), *(commit.batch or (-1, -1)))
+                if key in batches:
+                    row = batches.pop(key)
+                    row["output_rows"] = sum(commit.merged.values()) if commit.merged else commit.rows
+                if not batches:
+                    break
 
 
 def _source_and_phases(report: dict[str, Any]) -> dict[str, Any]:
@@ -147,9 +193,14 @@ def _json_text(offset: Any) -> str | None:
     return None if offset is None else json.dumps(offset)
 
 
-def waiting() -> list[dict[str, Any]]:
-    """Returns the rows in the journals that may not be gathered yet, of all flows."""
-    return [row for segment in segments() for row in _rows_if_there(segment)]
+def waiting(containing: bytes = b"") -> list[dict[str, Any]]:
+    """Returns the rows in the journals that may not be gathered yet, of all flows. containing: as for `rows_of`."""
+    return [row for segment in segments() for row in _rows_if_there(segment, containing)]
+
+
+def waiting_batches() -> list[dict[str, Any]]:
+    """Returns the rows of `waiting` that are batches, which are few among idle triggers."""
+    return [row for row in waiting(b"addBatch") if row["event"] == BATCH]
 
 
 def as_arrow(progress_rows: list[dict[str, Any]]) -> Any:
@@ -170,13 +221,13 @@ def newest(flow: str, limit: int) -> list[dict[str, Any]]:
     return [unique[key] for key in sorted(unique, reverse=True)[:limit]]
 
 
-def _rows_if_there(segment: Path) -> list[dict[str, Any]]:
+def _rows_if_there(segment: Path, containing: bytes) -> list[dict[str, Any]]:
     with suppress(FileNotFoundError):
-        return rows_of(segment)
+        return rows_of(segment, containing)
     # The segment was claimed meanwhile, or it is in the table already.
     for claim in settings().journals.glob("claimed-*"):
         with suppress(FileNotFoundError):
-            return rows_of(claim / segment.name)
+            return rows_of(claim / segment.name, containing)
     return []
 
 
@@ -246,6 +297,7 @@ def _gather() -> int:
         return 0
     segments = sorted(claim.glob("*.jsonl"))
     rows = [row for segment in segments for row in rows_of(segment)]
+    add_output_rows(rows)
     if rows:
         _append(table, rows, _claim_number(claim))
     shutil.rmtree(claim)

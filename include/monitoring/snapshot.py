@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, delete, select
 
 from include.control.store import database
 from include.control.store.schema import samples, snapshots
+from include.control.supervision.troubles import Trouble
 
 PLATFORM = "platform"
 # The supervisor writes one a minute, and a run may take one.
@@ -203,7 +204,7 @@ class Snapshot:
     flows: tuple[FlowSnapshot, ...] = ()
     tables: tuple[TableSnapshot, ...] = ()
     edges: tuple[EdgeSnapshot, ...] = ()
-    troubles: tuple[Mapping[str, Any], ...] = ()
+    troubles: tuple[Trouble, ...] = ()
     jobs: tuple[JobSnapshot, ...] = ()
 
     def is_old(self, now_seconds: float) -> bool:
@@ -243,13 +244,14 @@ def newest(engine: Engine) -> Snapshot | None:
         "flows": FlowSnapshot,
         "tables": TableSnapshot,
         "edges": EdgeSnapshot,
+        "troubles": Trouble,
         "jobs": JobSnapshot,
     }
     listed: dict[str, Any] = {
         name: tuple(_to_part(kind, values) for values in document.get(name, ())) for name, kind in parts.items()
     }
     platform = _to_part(PlatformSnapshot, document.get("platform", {}))
-    return Snapshot(document["at"], platform, troubles=tuple(document.get("troubles", ())), **listed)
+    return Snapshot(document["at"], platform, **listed)
 
 
 def details(engine: Engine, table: str) -> TableDetails | None:

@@ -22,15 +22,15 @@ from include.control.store import database
 from include.control.store.job_id import JobKind
 from include.control.store.schema import incidents as incident_rows
 from include.control.supervision import lag_history, supervision
-from include.control.supervision.lag_history import TREND_SECONDS
 from include.delta import stored_table
 from include.delta.delta_log import DeltaLog
 from include.errors import SluiceError
 from include.flows import refreshes
-from include.flows.lag import TIMEOUT_SECONDS, Lag, SourceSnapshot
+from include.flows.lag import TIMEOUT_SECONDS, Lag
 from include.lake import locations
 from include.monitoring import lag as lags
 from include.monitoring import stale_rows, trend
+from include.monitoring.lag import Measured
 from include.monitoring.trend import Freshness, Trend
 from include.settings import settings
 from include.spec import Flow, Table
@@ -106,12 +106,16 @@ class FlowStatus:
         return {**asdict(self), "lag": lag, "trend": trend, "freshness": fresh, "executors": executors}
 
 
-def statuses(tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS) -> list[FlowStatus]:
-    """Returns the status of every flow and view, in graph order. timeout_seconds: the maximum wait for a broker."""
+def statuses(
+    tables: Catalog, timeout_seconds: float = TIMEOUT_SECONDS, measured: Measured | None = None
+) -> list[FlowStatus]:
+    """Returns the status of every flow and view, in graph order. timeout_seconds: the maximum wait for a broker.
+
+    measured: all of them, by a caller who has measured them already.
+    """
     flows = list(tables.readers.values())
-    sources = SourceSnapshot(flows, TREND_SECONDS, timeout_seconds)
+    flow_lags, sources = measured or lags.look(flows, timeout_seconds)
     states = _states(tables)
-    flow_lags = lags.lags_of(flows, sources)
     fresh = trend.measure(tables, flow_lags)
     stale, open_alarms = stale_rows.by_table(tables), by_target()
     longer, samples, sizes = _longer_intervals(flows), _backlog_samples(), _sizes()

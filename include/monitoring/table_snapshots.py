@@ -129,7 +129,7 @@ def _looked_at(
         files=None if live is None else len(live),
         bytes=None if live is None else sum(file.bytes for file in live),
         quarantined=parts.look(
-            "quarantine", lambda: _sum(file.rows for file in rejected.state.live) if rejected else 0
+            "quarantine", lambda: _sum(file.rows for file in rejected.state.live) if rejected else None
         ),
         unknown=parts.unknown.get("files", ""),
     )

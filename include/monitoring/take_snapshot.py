@@ -1,36 +1,48 @@
 """Takes a snapshot of the platform and stores it. A part that cannot be read is unknown, and the others are stored."""
 
 import time
+from collections.abc import Mapping
 
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
+from include.control.flows.decide import Decision
 from include.control.jobs import all_kinds
+from include.control.supervision import troubles
 from include.kafka import broker
 from include.monitoring import flow_snapshots, graph, snapshot, status, table_snapshots
+from include.monitoring.lag import Measured
 from include.monitoring.snapshot import EdgeSnapshot, JobSnapshot, PlatformSnapshot, Snapshot
 from include.monitoring.snapshot_parts import Parts
 
 
-def take(engine: Engine, tables: Catalog, timeout_seconds: float = broker.TIMEOUT_SECONDS) -> Snapshot:
+def take(
+    engine: Engine,
+    tables: Catalog,
+    decisions: Mapping[str, Decision] | None = None,
+    measured: Measured | None = None,
+    timeout_seconds: float = broker.TIMEOUT_SECONDS,
+) -> Snapshot:
     """Stores a snapshot and returns it. Raises Unreachable for the control database only.
 
-    timeout_seconds: the maximum wait for a broker.
+    decisions: of the supervisor, by flow. measured: the lags of all readers, if it knows them. timeout_seconds: the
+    maximum wait for a broker.
     """
     began_seconds = time.process_time()
     # Any kind of error: the other parts are worth as much without that one.
     parts = Parts(Exception)
-    observed = flow_snapshots.observe(engine)
-    statuses = parts.look("status", lambda: status.statuses(tables, timeout_seconds)) or []
+    observed = flow_snapshots.observe(engine, decisions or {})
+    statuses = parts.look("status", lambda: status.statuses(tables, timeout_seconds, measured)) or []
     reports = parts.look("rates", lambda: flow_snapshots.recent_reports(observed.now))
     flows = parts.look("flows", lambda: flow_snapshots.of_all(tables, statuses, observed, reports)) or ()
     looks = parts.look("tables", lambda: table_snapshots.of_all(engine, tables, statuses, observed.now))
     listed, details = looks or ((), [])
     edges = parts.look("edges", lambda: _edges(tables)) or ()
+    wrong = parts.look("troubles", lambda: tuple(troubles.troubles(engine, tables))) or ()
     unfinished = parts.look("jobs", lambda: _jobs(engine)) or ()
     took_seconds = round(time.process_time() - began_seconds, 3)
     platform = PlatformSnapshot(tuple(tables.notices), parts.unknown, took_seconds)
-    taken = Snapshot(observed.now, platform, flows, listed, edges, (), unfinished)
+    taken = Snapshot(observed.now, platform, flows, listed, edges, wrong, unfinished)
     snapshot.store(engine, taken, details)
     return taken
 

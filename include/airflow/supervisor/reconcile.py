@@ -1,13 +1,14 @@
 """One run of the supervisor: it compares all drivers with what is wanted, and acts, within a few seconds.
 
-Afterwards, it publishes the progress of flows: Kafka consumer groups get offsets, OpenLineage an event for each newest
-batch, and the catalog of other engines the names of tables.
+Afterwards, it stores a snapshot for pages and exporters, and publishes the progress of flows: Kafka consumer groups get
+offsets, OpenLineage an event for each newest batch, and the catalog of other engines the names of tables.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from airflow.sdk import timezone
 from airflow.timetables.base import DataInterval, TimeRestriction
@@ -23,14 +24,16 @@ from include.control import definitions, pending_work, schedule
 from include.control.definitions import INVALID_DEFINITION
 from include.control.flows import alarms, incidents
 from include.control.flows.alarms import AlarmKind
-from include.control.flows.decide import State, driver_cause
+from include.control.flows.decide import Decision, State, driver_cause
 from include.control.flows.incidents import Finding
 from include.control.store import database
 from include.control.store.job_id import JobId
 from include.control.supervision import shutdown, supervision
 from include.control.supervision.supervision import SourceHealth
 from include.errors import SluiceError
-from include.monitoring import consumer_groups, lineage_loader, query_progress, registration, take_snapshot
+from include.kafka import broker
+from include.monitoring import consumer_groups, lag, lineage_loader, query_progress, registration, take_snapshot
+from include.monitoring.lag import Measured
 from include.monitoring.registration import State as NameState
 from include.settings import settings
 from include.spec import Flow, table_of
@@ -41,11 +44,19 @@ MOST_TASKS = 10
 NOT_RUNNING = frozenset({AlarmKind.BROKEN, AlarmKind.BACKING_OFF, AlarmKind.STUCK})
 
 
-def reconcile_all() -> list[dict[str, str]]:
+@dataclass
+class Seen:
+    """What one run has seen, so that the snapshot asks for nothing again. decisions: by supervised flow."""
+
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    measured: Measured | None = None
+
+
+def reconcile_all(seen: Seen | None = None) -> list[dict[str, str]]:
     """Start, wait, back off or kill, for each driver. Returns the unhealthy flows, each with its reason in words.
 
-    A driver that cannot be launched, or an invalid table file, does not affect the others. Raises UsageError if the
-    Spark connection is missing, and Unreachable.
+    A driver that cannot be launched, or an invalid table file, does not affect the others. seen: gets what the run
+    sees. Raises UsageError if the Spark connection is missing, and Unreachable.
     """
     engine = database.connect(settings().control_url)
     # A supervisor that runs long after `make down` was started without `make up`, and ends the shutdown.
@@ -56,8 +67,9 @@ def reconcile_all() -> list[dict[str, str]]:
         logs.info(f"by its schedule, it {result}", flow)
     kafka_connections.store(tables)
     launcher = launch.launcher()
-    health = source_health.look(engine, tables)
-    health = _with_causes(engine, tables, health)
+    seen = seen or Seen()
+    seen.measured = lag.look(tables.readers.values(), broker.TIMEOUT_SECONDS)
+    health = _with_causes(engine, tables, source_health.look(engine, tables, seen.measured))
     unhealthy = _settle_definitions(engine, tables) + _settle_promises(engine, tables, health)
     unhealthy += _settle_jobs(engine)
     # A driver that is launched now begins with the executors that it is to have.
@@ -65,14 +77,13 @@ def reconcile_all() -> list[dict[str, str]]:
     processes = Processes(supervision.handles(engine), launcher)
     for driver, flows in tables.drivers().items():
         try:
-            unhealthy += _settle(engine, launcher, processes, driver, flows, health)
+            unhealthy += _settle(engine, launcher, processes, driver, flows, health, seen)
         except Exception as error:
             logs.error(f"driver '{driver}': {error}")
             reason, cause = f"its driver cannot be started: {error}", driver_cause(driver)
             unhealthy += [{"flow": table.flow, "reason": reason, "cause": cause} for table in flows]
     supervision.heartbeat(engine)
     notify.notify_all(engine)
-    _gather()
     return unhealthy
 
 
@@ -140,7 +151,7 @@ def _settle_jobs(engine: Engine) -> list[dict[str, str]]:
 
 
 def _gather() -> None:
-    """Store query progress. It runs last and ignores every error: the drivers' journals are kept until the next run."""
+    """Store query progress. It ignores every error: the drivers' journals are kept until the next run."""
     try:
         logs.info(f"query progress: {query_progress.gather() or 0} reports gathered")
     except Exception as error:
@@ -190,6 +201,7 @@ def _settle(
     driver: str,
     flows: list[Flow],
     health: dict[str, SourceHealth],
+    seen: Seen | None = None,
 ) -> list[dict[str, str]]:
     dead_handle = processes.dead_handle(driver)
     settlement = supervision.settle(engine, driver, [table.flow for table in flows], dead_handle, health)
@@ -205,6 +217,8 @@ def _settle(
         log = launcher.log(driver, handle)
         supervision.record_launch(engine, driver, handle, settlement.launch_since, log)
         logs.info(f"driver '{driver}' launched, it writes to {log}")
+    if seen:
+        seen.decisions.update(settlement.decisions)
     unhealthy = []
     for flow, decision in settlement.decisions.items():
         logs.info(f"{decision.state}: {decision.reason}", flow)
@@ -216,9 +230,11 @@ def _settle(
     return unhealthy
 
 
-def publish_all() -> None:
-    """Publish everything, and log failures. The next minute tries again. Raises nothing."""
-    for publish in (_store_snapshot, _publish_offsets, _publish_lineage, _publish_names):
+def publish_all(seen: Seen | None = None) -> None:
+    """Publish everything, and log failures. The next minute tries again. seen: by `reconcile_all`. Raises nothing."""
+    # The snapshot has the batches of the last minute from the journals, which are gathered last.
+    store_snapshot = partial(_store_snapshot, seen or Seen())
+    for publish in (store_snapshot, _publish_offsets, _publish_lineage, _publish_names, _gather):
         _try(publish)
 
 
@@ -232,8 +248,9 @@ def _try(publish: Callable[[], None]) -> None:
         logs.error(error, traceback=True)
 
 
-def _store_snapshot() -> None:
-    taken = take_snapshot.take(database.connect(settings().control_url), catalog.load())
+def _store_snapshot(seen: Seen) -> None:
+    engine = database.connect(settings().control_url)
+    taken = take_snapshot.take(engine, catalog.load(), seen.decisions, seen.measured)
     for part, reason in taken.platform.unknown.items():
         logs.warning(f"{part}: unknown in the snapshot: {reason}")
 

@@ -16,16 +16,18 @@ from include.errors import SluiceError
 from include.flows.lag import Lag
 from include.kafka import broker
 from include.monitoring import lag, rejected_rows, trend
+from include.monitoring.lag import Measured
 from include.spec import Table
 
 
-def look(engine: Engine, tables: Catalog) -> dict[str, SourceHealth]:
+def look(engine: Engine, tables: Catalog, measured: Measured | None = None) -> dict[str, SourceHealth]:
     """The health by flow, and by table for a broken promise of a table without a flow.
 
-    Stores each flow's backlog. Raises Unreachable for the control database only.
+    Stores each flow's backlog. measured: the lags of all readers, by a caller who needs them too. Raises Unreachable
+    for the control database only.
     """
     promises = any(table.fresh_minutes is not None for table in tables.tables.values())
-    lags = lag.measure((tables.readers if promises else tables.flows).values(), broker.TIMEOUT_SECONDS)
+    lags = (measured or lag.look(tables.readers.values(), broker.TIMEOUT_SECONDS)).lags
     lag_of = {flow: flow_lag for flow, flow_lag in lags.items() if flow_lag.has_begun and flow in tables.flows}
     for flow, flow_lag in lag_of.items():
         if flow_lag.unknown and not _waits(flow_lag):

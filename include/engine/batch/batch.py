@@ -39,7 +39,8 @@ def _writer_of(table: Flow) -> Writer:
 class FlowContext:
     """One flow in one process: its table, its checkpoint and the epoch of its lease.
 
-    rows_before: rows of the last batch, by which the next one is tuned; 0 if unknown. newest: for a table with a
+    rows_before: rows of the last batch, by which the next one is tuned; 0 if unknown. rows_written: by the last batch;
+    None if only the log tells. newest: for a table with a
     watermark, its greatest time so far, in microseconds since 1970; None until it is read. latest: the
     greatest time that a row of the batch may have to count for that. fast_path: writes small batches; None if Spark
     writes all of them. is_prepared: batches come as `prepare.prepared` builds them. versions: of the tables of its
@@ -52,6 +53,7 @@ class FlowContext:
     checkpoint: Checkpoint
     epoch: int
     rows_before: int = 0
+    rows_written: int | None = None
     newest: int | None = None
     latest: int | None = None
     fast_path: FastPath | None = None
@@ -120,7 +122,7 @@ class FlowContext:
 
     def note(self, written: Written) -> None:
         """Remembers what a batch leaves for the next one."""
-        self.rows_before, self.newest = written.rows, written.newest
+        self.rows_before, self.rows_written, self.newest = written.rows, written.written, written.newest
 
 
 class SourceRowsNeeded(Exception):
@@ -133,6 +135,7 @@ def write(rows: DataFrame, batch: int, context: FlowContext) -> None:
     rows: columns of the source, or those of `prepare.prepared` if `context.is_prepared`. Rows of the source of which no
     row can be made go to the quarantine. Raises SourceRowsNeeded if they are to be looked for among prepared rows.
     """
+    context.rows_written = None
     if batch <= context.checkpoint.written:
         # The batch is committed. A changed rule or transform must not alter its quarantined rows.
         return

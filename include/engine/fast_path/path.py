@@ -67,9 +67,11 @@ class FastPath:
             companion.has_written = False
         try:
             planned = self._reader.planned(batch.metadata.source_from, batch.metadata.source_to)
-            return (
-                planned if isinstance(planned, Refusal) else self._writer.write(batch.noting(fast_path=True), planned)
-            )
+            if isinstance(planned, Refusal):
+                return planned
+            self._writer.target.rows_written = 0
+            answer = self._writer.write(batch.noting(fast_path=True), planned)
+            return answer if isinstance(answer, Refusal) else replace(answer, written=self._writer.target.rows_written)
         except NotSupported as reason:
             return Refusal(str(reason))
         except (*LIBRARY_ERRORS, *NUMBER_ERRORS) as error:

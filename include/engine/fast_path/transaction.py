@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.delta import commit_history
-from include.delta.delta_log import DeltaLog
+from include.delta.delta_log import MERGED, DeltaLog
 from include.engine.rows.micro_batch import Refusal
 from include.engine.session import jvm_of
 from include.lake import locations
@@ -253,11 +253,16 @@ def _unknown_column(schema: StructType) -> str | None:
 COMMITS_BETWEEN_LISTINGS = 100
 
 
+# Of an append, and of a MERGE.
+ROWS_WRITTEN = ("numOutputRows", *MERGED.values())
+
+
 class Target:
     """A stored table that one flow commits to.
 
     committed: the newest version that this object committed; None before the first commit and after a failed one.
     is_unanswered: whether its last commit has raised, so that only the table tells whether it was made.
+    rows_written: that its newest commit has added, changed or deleted.
     """
 
     def __init__(self, spark: SparkSession, name: str) -> None:
@@ -265,6 +270,7 @@ class Target:
         self.path = locations.table_path(name)
         self.committed: int | None = None
         self.is_unanswered = False
+        self.rows_written = 0
         self._spark = spark
         self._java = internals(spark.sparkContext)
         self._log = self._java.delta_log.forTable(spark._jsparkSession, str(self.path))
@@ -447,4 +453,5 @@ class Transaction:
         self.target.is_unanswered = True
         version = int(self._txn.commit(java.to_seq(java_actions), operation))
         self.target.is_unanswered = False
+        self.target.rows_written = sum(metrics.get(name, 0) for name in ROWS_WRITTEN)
         self.target.note(version)

@@ -24,11 +24,12 @@ class FailedRows:
 @dataclass(frozen=True)
 class Written:
     """What a batch leaves for the next one. rows: how many it read. newest: the watermark time by which rows are late,
-    in microseconds since 1970.
+    in microseconds since 1970. written: rows that its commit has added, changed or deleted; None: only the log tells.
     """
 
     rows: int
     newest: int | None
+    written: int | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -187,6 +187,16 @@ STOP_SECONDS = 2
 ISOLATED_BATCHES = 100
 
 
+class BatchCounts(NamedTuple):
+    """What a driver counts of a batch. read, written: rows; 0 and None where it does not know. seconds: since the batch
+    before it began; None for the first one of a query.
+    """
+
+    read: int
+    written: int | None
+    seconds: float | None
+
+
 @dataclass
 class RunningFlow:
     """A running flow. order: what was wanted when it started. must_end: stops at the gate before the next batch.
@@ -194,9 +204,9 @@ class RunningFlow:
     isolates: its batches get the rows of the source, among which to find those that make one fail.
 
     error: what its batch function raised. journaled_timestamp: of the newest progress report in the journal, written at
-    `journaled_at`. rows_read: by batch, for the newest batches; rows that Spark does not count because the fast path
-    read them. batches_done: how many it has read in all. has_loaded: its first batch need not wait any more for what it
-    looks into.
+    `journaled_at`. counts: of the newest batches, because Spark counts no rows that the fast path reads, and no rows
+    that a batch function writes. batches_done: how many it has read in all. has_loaded: its first batch need not wait
+    any more for what it looks into.
     """
 
     spark: SparkSession
@@ -214,9 +224,10 @@ class RunningFlow:
     batch: int | None = None
     journaled_timestamp: str | None = None
     journaled_at: float = 0.0
-    rows_read: dict[int, int] = field(default_factory=dict)
+    counts: dict[int, BatchCounts] = field(default_factory=dict)
     batches_done: int = 0
     has_loaded: bool = False
+    _batch_began_at: float | None = None
     _thread: Any = None
     _gate_polls: int = 0
     _tasks: tuple[Any, ...] = ()
@@ -262,10 +273,13 @@ class RunningFlow:
         self._gate_polls += 1
         return not self.must_end
 
-    def note_read(self, batch: int, rows: int) -> None:
+    def note_counts(self, batch: int, began_at: float, read: int, written: int | None) -> None:
+        """began_at: when its batch function was called, by the monotonic clock."""
+        seconds = None if self._batch_began_at is None else began_at - self._batch_began_at
+        self._batch_began_at = began_at
         self.batches_done += 1
-        self.rows_read[batch] = rows
-        self.rows_read.pop(batch - KEPT_BATCHES, None)
+        self.counts[batch] = BatchCounts(read, written, seconds)
+        self.counts.pop(batch - KEPT_BATCHES, None)
 
     def end(self) -> None:
         """Ends the query before its next batch: at the gate, or now if it is idle. Finishes a running batch first,
@@ -326,7 +340,7 @@ def start(
     topics = broker.Topics(cluster.of(table.source_as(Kafka))) if table.source.reads_topics else None
 
     def write(rows: DataFrame, batch_id: int) -> None:
-        flow.batch = batch_id
+        flow.batch, began_at = batch_id, time.monotonic()
         try:
             may_begin = batch_id <= claim.written or _await_first_load(load, rows, renewer, flow, may_wait)
             if not may_begin or not renewer.enter(lock_request, flow.poll_gate, flow.order):
@@ -347,7 +361,7 @@ def start(
             except SourceRowsNeeded as needed:
                 flow.is_stopped_at_gate = flow.needs_new_plan = flow.isolates = True
                 raise InterruptedError(f"{table.flow} starts again, to find the row that fails") from needed
-            flow.note_read(batch_id, context.rows_before)
+            flow.note_counts(batch_id, began_at, context.rows_before, context.rows_written)
             pacer.commit(table.flow)
             # In the query's own session: other flows of this driver may compact their tables at the same time.
             _compact(rows.sparkSession, table, batch_id, context.newest)

@@ -60,8 +60,8 @@ class Progress:
         for index in range(len(reports) - 1, -1, -1):
             if reports[index].timestamp() == flow.journaled_timestamp:
                 break
-            rows = flow.rows_read.get(reports[index].batchId())
-            lines.append(self._line(flow, report=reports[index].json(), rows=rows))
+            counts = flow.counts.get(reports[index].batchId())
+            lines.append(self._line(flow, report=reports[index].json(), **(counts._asdict() if counts else {})))
         self._write(lines[::-1])
         flow.journaled_timestamp = newest.timestamp()
 

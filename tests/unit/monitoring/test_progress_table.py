@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from include.monitoring.query_progress import Journal
 from include.monitoring.query_progress import gather as gather_once
 from include.settings import settings
 from tests.conftest import ROOT
+from tests.support import lake
 from tests.support.flows import rows_of
 from tests.support.progress_reports import FLOW, NOW, line, report
 
@@ -92,6 +94,7 @@ def test_a_batch_has_all_that_spark_told_of_it_in_columns():
         "input_rows": 100,
         "input_rows_per_second": 93.4,
         "processed_rows_per_second": 70.5,
+        "output_rows": None,
         "trigger_execution_ms": 1429,
         "latest_offset_ms": 5,
         "get_batch_ms": 4,
@@ -117,10 +120,27 @@ def test_a_batch_has_all_that_spark_told_of_it_in_columns():
 def test_rows_that_spark_did_not_read_itself_are_counted_by_the_driver():
     zero_rates = {"numInputRows": 0, "inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
     write(line(report(7, **zero_rates), rows=143), line(report(8), rows=7), line(report(9, **zero_rates), rows=None))
+    write(line(report(10, **zero_rates), read=50, written=40, seconds=2.0), line(report(11), read=7, seconds=10.0))
     gather_once()
     rows = sorted(rows_of(query_progress.TABLE), key=lambda row: row["batch"])
-    rates = [(row["input_rows"], row["input_rows_per_second"], row["processed_rows_per_second"]) for row in rows]
-    assert rates == [(143, None, pytest.approx(143 / 1.429)), (100, 93.4, 70.5), (0, 0.0, 0.0)]
+    names = ("input_rows", "input_rows_per_second", "processed_rows_per_second", "output_rows")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (143, None, pytest.approx(143 / 1.429), None),
+        (100, 93.4, 70.5, None),
+        (0, 0.0, 0.0, None),
+        (50, 25.0, pytest.approx(50 / 1.429), 40),
+        (100, 10.0, 70.5, None),
+    ]
+    assert json.loads(rows[3]["raw"])["driver"] == {"read": 50, "written": 40, "seconds": 2.0}
+    assert json.loads(rows[3]["raw"])["numInputRows"] == 0
+
+
+def test_rows_that_spark_wrote_are_counted_by_the_tables_log():
+    lake.write("silver.readings", time.time(), written=9, flow="silver.readings", generation=1, batch=7)
+    row = {"event": "batch", "flow": "silver.readings", "generation": 1, "batch": 7, "output_rows": None}
+    unwritten = {**row, "batch": 8}
+    query_progress.add_output_rows([row, unwritten])
+    assert (row["output_rows"], unwritten["output_rows"]) == (9, None)
 
 
 def test_idle_triggers_and_ends_are_told_from_batches():
