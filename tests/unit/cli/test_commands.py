@@ -17,8 +17,11 @@ import pytest
 from include import catalog
 from include.catalog import Catalog
 from include.cli import main as cli
+from include.control.flows import incidents
+from include.control.flows.alarms import AlarmKind
 from include.control.jobs import backfills, windows
 from include.control.store import database
+from include.control.supervision import supervision
 from include.errors import INTERRUPTED, READER_GONE, SluiceError, UsageError
 from include.local import install
 from include.project.ranges import Slice
@@ -132,6 +135,22 @@ def test_json_on_standard_output_is_one_document(run, stored, name: str, capsys)
         assert (name, isinstance(error, UsageError)) == ("rewind", True)
         document = json.loads(capsys.readouterr().out)
     assert isinstance(document, dict | list)
+
+
+def test_status_and_processes_begin_with_what_is_wrong(run, stored):
+    engine = database.connect(settings().control_url)
+    supervision.heartbeat(engine)
+    with database.transaction(engine) as connection:
+        incidents.begin(connection, TABLE, AlarmKind.WINDOW_FAILED, "the disk is full")
+    headline = f"1 of 1 flows needs you: WINDOW FAILED window {TABLE}."
+    status, processes = run("status"), run("processes")
+    assert (status.splitlines()[0], processes.startswith(headline)) == (headline, True)
+    assert f"  command  airflow dags trigger maintain.{TABLE}" in status.splitlines()
+    document = json.loads(run("status", "--troubles", "--json"))
+    assert (document["headline"], len(document["troubles"])) == (headline, 1)
+    assert {"backfill 1", "window 1"} == {work["subject"] for work in document["work"]}
+    [flow] = json.loads(run("status", "--json"))
+    assert [trouble["reason"] for trouble in flow["troubles"]] == ["the disk is full"]
 
 
 def test_the_list_of_jobs_is_of_all_kinds_newest_first(run, stored):
