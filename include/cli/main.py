@@ -22,6 +22,7 @@ COMMANDS = {
         "down": ("include.local.down:main", "stop all of it"),
         "processes": ("include.local.status:main", "what runs, and tables"),
         "demo": ("include.local.demo:main", "a walk through it"),
+        "report": ("include.cli.report:write", "all of it as HTML"),
     },
     "Your tables": {
         "check": ("include.local.check:main", "find mistakes"),

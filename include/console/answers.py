@@ -43,21 +43,23 @@ def static_version() -> str:
 VERSION = static_version()
 
 
-def page(request: Request, template: str, may_press: bool, status: int = 200, **values: Any) -> Response:
-    """The page, or 304 if the browser has it."""
-    body = html(template, root=root(request), may_press=may_press, path=request.url.path, **values)
-    return unless_known(request, body, status)
+def page(
+    request: Request, template: str, may_press: bool, tag: str | None = None, status: int = 200, **values: Any
+) -> Response:
+    """The page, or 304 if the browser has it. tag: its ETag; None: made of its text."""
+    body = html(template, root=root(request), may_press=may_press, **values)
+    tag = tag or etag(body)
+    if status == 200 and is_known(request, tag):
+        return not_modified(tag)
+    return HTMLResponse(body, status, {"ETag": tag, "Cache-Control": "private, no-cache"})
 
 
 def html(template: str, **values: Any) -> str:
     return templates.get_template(template).render(version=VERSION, **values)
 
 
-def unless_known(request: Request, body: str, status: int = 200) -> Response:
-    tag = etag(body)
-    if status == 200 and request.headers.get("if-none-match") == tag:
-        return not_modified(tag)
-    return HTMLResponse(body, status, {"ETag": tag, "Cache-Control": "private, no-cache"})
+def is_known(request: Request, tag: str) -> bool:
+    return request.headers.get("if-none-match") == tag
 
 
 def not_modified(tag: str) -> Response:

@@ -12,7 +12,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from sqlalchemy import Engine
 from starlette.middleware.gzip import GZipMiddleware
 
-from include.console import answers, pages
+from include.console import answers, flow_page, graph_page, pages, table_page
 from include.console.readings import Readings
 from include.errors import SluiceError, UsageError
 
@@ -36,23 +36,33 @@ def create(guard: Callable[..., Viewer], engine: Callable[[], Engine]) -> FastAP
 
 
 def _in_one_sentence(request: Request, error: Exception) -> Response:
-    return answers.page(
-        request, "error.html", False, 404 if isinstance(error, UsageError) else 503, here=None, sentence=str(error)
-    )
+    status = 404 if isinstance(error, UsageError) else 503
+    return answers.page(request, "error.html", False, status=status, here=None, sentence=str(error))
 
 
 def _add_routes(app: FastAPI, guard: Callable[..., Viewer], readings: Readings) -> None:
     viewer = Annotated[Viewer, Depends(guard)]
 
-    def add(path: str, template: str, build: Callable[..., dict[str, Any]]) -> None:
+    def add(path: str, template: str, build: Callable[..., dict[str, Any]], is_of_snapshot: bool = False) -> None:
+        """is_of_snapshot: the page shows the newest snapshot alone, so that its time tells whether it has changed."""
+
         def route(request: Request, who: viewer) -> Response:
+            if is_of_snapshot:
+                tag = answers.etag(f"{readings.stamp()} {request.url} {who.may_press} {answers.VERSION}")
+                if answers.is_known(request, tag):
+                    return answers.not_modified(tag)
+            else:
+                tag = None
             values = build(readings, request.query_params, **request.path_params)
-            return answers.page(request, template, who.may_press, **values)
+            return answers.page(request, template, who.may_press, tag, **values)
 
         app.get(path)(route)
 
-    add("/", "board.html", pages.board)
-    add("/flow/{name}", "flow.html", pages.flow)
+    add("/", "board.html", pages.board, is_of_snapshot=True)
+    add("/flow/{name}", "flow.html", flow_page.flow)
+    add("/tables", "tables.html", table_page.tables, is_of_snapshot=True)
+    add("/table/{name}", "table.html", table_page.table)
+    add("/graph", "graph.html", graph_page.graph, is_of_snapshot=True)
     add("/incidents", "incidents.html", pages.incidents)
     add("/jobs", "jobs.html", pages.jobs)
     add("/audit", "audit.html", pages.audit)

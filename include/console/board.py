@@ -33,14 +33,12 @@ class FlowLine:
     restarts: str = ""
     driver: str = ""
     host: str = ""
+    is_view: bool = False
+    layer: str = ""
 
     @property
     def where(self) -> str:
         return ", ".join(filter(None, (self.driver, self.host)))
-
-    @property
-    def layer(self) -> str:
-        return self.flow.partition(".")[0]
 
     @property
     def order(self) -> tuple[bool, Severity, str]:

@@ -1,7 +1,7 @@
 """Lines and bands of time, as points of SVG: the server draws, so that a page needs no script to be read."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 Point = tuple[float, float | None]
@@ -42,7 +42,8 @@ def sparkline(points: Sequence[Point], begin: float, end: float) -> list[str]:
     return pieces(thin, begin, end, highest(thin), SPARK_WIDTH, SPARK_HEIGHT - 2)
 
 
-def chart(title: str, lines: dict[str, Sequence[Point]], begin: float, end: float, unit: str = "") -> Chart:
+def chart(title: str, lines: Mapping[str, Sequence[Point]], begin: float, end: float, unit: str = "") -> Chart:
+    lines = {name: points for name, points in lines.items() if any(value is not None for _, value in points)}
     thin = {name: thinned(points, POINTS) for name, points in lines.items()}
     top = max((highest(points) for points in thin.values()), default=0.0)
     drawn = {name: pieces(points, begin, end, top, WIDTH, HEIGHT) for name, points in thin.items()}
@@ -51,6 +52,10 @@ def chart(title: str, lines: dict[str, Sequence[Point]], begin: float, end: floa
         for name, points in lines.items()
     }
     return Chart(title, drawn, top, ticks(begin, end), newest=newest, unit=unit)
+
+
+def with_marks(drawn: Chart, marks: Sequence[Mark]) -> Chart:
+    return replace(drawn, marks=list(marks))
 
 
 def mark(kind: str, words: str, begin: float, end: float, at: float, until: float | None = None) -> Mark:

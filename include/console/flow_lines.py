@@ -1,88 +1,68 @@
-"""The line of each flow, from what the supervisor and drivers stored in the control database."""
+"""The line of each flow, from the newest snapshot and the last hour of its history."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, Engine, Row, select
-
-from include.catalog import Catalog
 from include.console import charts, words
 from include.console.board import FlowLine
-from include.console.charts import Point
-from include.control.flows import incidents
 from include.control.flows.alarms import action_for
-from include.control.flows.decide import RUNNING_BUT_UNHEALTHY, UNHEALTHY, Decision, State
-from include.control.flows.incidents import Acknowledgement
-from include.control.leases import lease
-from include.control.leases.process import Holder
-from include.control.store import database
-from include.control.store.schema import backlogs
-from include.control.store.schema import incidents as incident_rows
-from include.control.supervision import supervision
-from include.control.supervision.lag_history import TREND_SECONDS
+from include.control.flows.decide import UNHEALTHY, State
+from include.monitoring.snapshot import FlowSnapshot, Sample, Snapshot
 
+HISTORY_SECONDS = 3600
 # States in which a restart helps, or may.
 RESTARTABLE = {State.STUCK, State.BACKING_OFF, State.BROKEN}
 
 
-@dataclass(frozen=True)
-class Observed:
-    """alarms, acknowledged, held, backlog: by flow."""
-
-    now: float
-    alarms: dict[str, Row[Any]]
-    acknowledged: dict[str, Acknowledgement]
-    held: dict[str, Holder]
-    backlog: dict[str, list[Point]]
-
-
-def lines(engine: Engine, tables: Catalog) -> tuple[float, list[FlowLine]]:
-    """Returns the database's time, and the lines. Raises Unreachable."""
-    decided = {
-        flow: decision
-        for driver, flows in tables.drivers().items()
-        for flow, (_, decision) in supervision.preview(engine, driver, [flow.flow for flow in flows]).items()
-    }
-    with database.reading(engine) as connection:
-        now = database.now(connection)
-        open_rows = connection.execute(select(incident_rows).where(incident_rows.c.ended_at.is_(None))).all()
-        observed = Observed(
-            now,
-            {row.target: row for row in open_rows},
-            incidents.valid_acknowledgements(connection),
-            lease.alive(connection),
-            _backlog(connection, now - TREND_SECONDS),
-        )
-    return now, [_line(flow, tables.flows[flow].driver, decision, observed) for flow, decision in decided.items()]
+def lines(
+    snapshot: Snapshot, histories: Mapping[str, Sequence[Sample]], errors: Mapping[str, str], urgent: frozenset[str]
+) -> list[FlowLine]:
+    """errors: by flow with an open alarm, its error class. urgent: the flows that need a person."""
+    return [
+        _line(flow, snapshot.at, histories.get(flow.flow, ()), errors.get(flow.flow, ""), flow.flow in urgent)
+        for flow in snapshot.flows
+    ]
 
 
-def _backlog(connection: Connection, since: float) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {}
-    for row in connection.execute(select(backlogs).where(backlogs.c.at >= since).order_by(backlogs.c.at)):
-        found.setdefault(row.flow, []).append((row.at, float(row.behind)))
-    return found
-
-
-def _line(flow: str, driver: str, decision: Decision, observed: Observed) -> FlowLine:
-    state, reason, next_step = decision.state, decision.reason, decision.next_step
-    alarm, taken = observed.alarms.get(flow), observed.acknowledged.get(flow)
-    if alarm and not decision.is_unhealthy and alarm.state in RUNNING_BUT_UNHEALTHY:
-        # Only the supervisor looks at sources.
-        state, reason, next_step = State(alarm.state), alarm.reason, "see its runbook in Incidents"
-    points = observed.backlog.get(flow, [])
-    newest = points[-1][1] if points else None
-    holder = observed.held.get(flow)
+def _line(flow: FlowSnapshot, at: float, history: Sequence[Sample], error: str, is_urgent: bool) -> FlowLine:
+    is_unhealthy = flow.state in UNHEALTHY
+    points = [(sample.at, sample.lag_seconds) for sample in history]
+    rates = (flow.rows_in_per_second, flow.rows_out_per_second)
     return FlowLine(
-        flow,
-        state,
-        reason,
-        next_step,
-        action=action_for(decision.error) if state in RESTARTABLE else "start" if state is State.STOPPED else "",
-        taken=str(taken) if taken else "",
-        needs_person=state in UNHEALTHY and state is not State.BACKING_OFF and not taken,
-        behind=words.count(newest),
-        spark=tuple(charts.sparkline(points, observed.now - TREND_SECONDS, observed.now)),
-        spark_words=f"unread in the last {TREND_SECONDS // 60} min, now {words.count(newest)}",
-        driver=driver,
-        host=holder.host if holder else "",
+        flow.flow,
+        flow.state,
+        flow.reason,
+        flow.next_step,
+        action=_action(flow, error),
+        taken=flow.acknowledged,
+        needs_person=is_urgent or (is_unhealthy and not flow.acknowledged and not flow.alarm),
+        behind=_behind(flow),
+        spark=tuple(charts.sparkline(points, at - HISTORY_SECONDS, at)),
+        spark_words=f"age of what is unread in the last hour, now {words.span(flow.lag_seconds)}",
+        fresh=flow.freshness_words,
+        rates="" if rates == (None, None) else ", ".join(map(words.count, rates)),
+        phase=f"{flow.phase}, {words.span(at - flow.phase_at)}" if flow.phase and flow.phase_at else flow.phase,
+        restarts=words.count(flow.restarts) if flow.restarts is not None else "",
+        driver=flow.driver,
+        host=flow.host,
+        is_view=flow.is_view,
+        layer=flow.layer or flow.table.partition(".")[0],
     )
+
+
+def _action(flow: FlowSnapshot, error: str) -> str:
+    if flow.is_view:
+        return ""
+    if flow.state in RESTARTABLE:
+        return action_for(error)
+    return "start" if flow.state == State.STOPPED else ""
+
+
+def _behind(flow: FlowSnapshot) -> str:
+    """Rows where they are known, else the measure of the source, and the age of the oldest."""
+    if flow.unknown:
+        return flow.lag_words or words.UNKNOWN
+    if not (flow.behind or flow.rows or flow.lag_seconds):
+        return "0"
+    rows = flow.rows if flow.rows is not None else flow.behind if flow.unit == "records" else None
+    counted = flow.lag_words if rows is None else f"{'over ' if flow.is_more else ''}{words.count(rows)} rows"
+    return f"{counted}, {words.span(flow.lag_seconds)}" if flow.lag_seconds else counted

@@ -1,15 +1,12 @@
 """What the pages read, all of it from the control database."""
 
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Engine, Row, select
 
-from include import catalog
-from include.catalog import Catalog
 from include.console import flow_lines
 from include.console.board import FlowLine
 from include.control.flows import alarms, incidents
@@ -17,12 +14,13 @@ from include.control.flows.incidents import Acknowledgement
 from include.control.jobs import all_kinds
 from include.control.jobs.store import StoredJob
 from include.control.store import database
-from include.control.store.schema import audits
+from include.control.store.schema import audits, snapshots
 from include.control.store.schema import incidents as incident_rows
+from include.control.supervision.troubles import Trouble
+from include.monitoring import snapshot
+from include.monitoring.snapshot import Sample, Snapshot, TableDetails
 
 NEWEST = 100
-# Open pages share one look at the flows.
-SHARED_SECONDS = 8
 
 
 @dataclass(frozen=True)
@@ -40,29 +38,69 @@ class IncidentLine:
     acknowledged: Acknowledgement | None
 
 
+@dataclass(frozen=True)
+class Look:
+    """One look at the newest snapshot. at: its time, None before the first one. is_old: it may not hold any more."""
+
+    at: float | None
+    is_old: bool
+    snapshot: Snapshot
+    troubles: list[Trouble]
+    lines: list[FlowLine]
+
+    @property
+    def times(self) -> dict[str, Any]:
+        """What each page says about its age."""
+        return {"as_of": self.at, "is_old": self.is_old}
+
+
+NOTHING = Look(None, False, Snapshot(0.0), [], [])
+
+
 class Readings:
     """engine: connects at the first request, so that Airflow starts while the control database is away."""
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
         self._engine = engine
-        self._tables: Catalog | None = None
         self._lock = threading.Lock()
-        self._flows: tuple[float, list[FlowLine]] = 0.0, []
-        self._looked_at = float("-inf")
+        self._look = NOTHING
 
-    def tables(self) -> Catalog:
-        """The catalog of the table files as they are now."""
-        if self._tables is None or catalog.file_versions() != self._tables.files:
-            self._tables = catalog.load()
-        return self._tables
+    def stamp(self) -> tuple[float | None, bool]:
+        """The time of the newest snapshot, and whether it is old. Raises Unreachable."""
+        with database.reading(self._engine()) as connection:
+            query = select(snapshots.c.at).where(snapshots.c.part == snapshot.PLATFORM)
+            at = connection.execute(query).scalar_one_or_none()
+            return at, at is not None and database.now(connection) - at > snapshot.OLD_SECONDS
 
-    def flows(self) -> tuple[float, list[FlowLine]]:
-        """When the flows were looked at, in seconds since 1970, and their lines. Raises Unreachable."""
+    def look(self) -> Look:
+        """The newest snapshot, which all pages share until there is another. Raises Unreachable."""
         with self._lock:
-            if time.monotonic() - self._looked_at >= SHARED_SECONDS:
-                self._flows = flow_lines.lines(self._engine(), self.tables())
-                self._looked_at = time.monotonic()
-            return self._flows
+            at, is_old = self.stamp()
+            if at != self._look.at:
+                self._look = self._new_look()
+            return replace(self._look, is_old=is_old)
+
+    def _new_look(self) -> Look:
+        newest = snapshot.newest(self._engine())
+        if newest is None:
+            return NOTHING
+        flows = [flow.flow for flow in newest.flows]
+        histories = snapshot.histories(self._engine(), flows, flow_lines.HISTORY_SECONDS)
+        troubles = list(newest.troubles)
+        urgent = frozenset(flow for trouble in troubles if trouble.needs_person for flow in trouble.flows)
+        with database.reading(self._engine()) as connection:
+            is_open = incident_rows.c.ended_at.is_(None)
+            open_rows = connection.execute(select(incident_rows.c.target, incident_rows.c.error).where(is_open))
+            errors = {row.target: row.error for row in open_rows}
+        return Look(newest.at, False, newest, troubles, flow_lines.lines(newest, histories, errors, urgent))
+
+    def history(self, flow: str, since_seconds: float) -> list[Sample]:
+        """The samples of a flow, oldest first. Raises Unreachable."""
+        return snapshot.history(self._engine(), flow, since_seconds)
+
+    def details(self, table: str) -> TableDetails | None:
+        """What is stored about one table. Raises Unreachable."""
+        return snapshot.details(self._engine(), table)
 
     def incidents(self, subject: str | None = None) -> list[IncidentLine]:
         """The open incidents, and the newest others, newest first. Raises Unreachable."""

@@ -46,7 +46,7 @@ RECOVERY = (*FLOWS, "include.ledger", "include.maintenance", "include.recovery")
 MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage", "requests", "botocore")
 CONSOLE = (
     *(*MONITORING, "include.console", "include.text_columns"),
-    *("fastapi", "starlette", "jinja2", "markupsafe", "markdown_it"),
+    *("fastapi", "starlette", "uvicorn", "jinja2", "markupsafe", "markdown_it"),
 )
 ENGINE = (*MONITORING, "include.engine", "pyspark", "py4j", "delta", "jsonschema_rs")
 AIRFLOW = (*CONSOLE, "include.airflow", "include.orchestration", "airflow", "jwt")

@@ -14,9 +14,11 @@ from include.console import answers, app
 from include.console.app import Viewer
 from include.control.flows import incidents
 from include.control.store import audit, database
+from include.control.supervision.troubles import Trouble
+from tests.support import console
 
 PACKAGES = answers.HERE / "package-lock.json"
-PAGES = ["/", "/flow/bronze.page_views", "/incidents", "/audit", "/jobs"]
+PAGES = ["/", "/graph", "/tables", "/incidents", "/audit", "/jobs"]
 ATTACK = "<script>alert(1)</script>"
 
 
@@ -51,6 +53,7 @@ def test_an_unchanged_page_is_not_sent_again(client: TestClient, path: str):
 def test_values_of_people_and_payloads_are_shown_and_never_run(client: TestClient, engine: Engine):
     with database.transaction(engine) as connection:
         incidents.begin(connection, "silver.orders", "BROKEN", f"a value is {ATTACK}", "SOME_CLASS")
+        incidents.end(connection, "silver.orders")
         audit.record(connection, ATTACK, "restart", "silver.orders", f"because {ATTACK}", f"done {ATTACK}")
     for path in ("/incidents", "/audit"):
         text = client.get(path).text
@@ -59,8 +62,9 @@ def test_values_of_people_and_payloads_are_shown_and_never_run(client: TestClien
 
 
 def test_the_runbook_of_an_open_incident_stands_beside_it(client: TestClient, engine: Engine):
-    with database.transaction(engine) as connection:
-        incidents.begin(connection, "silver.orders", "STUCK", "no sign of progress")
+    at = console.now(engine)
+    trouble = Trouble("STUCK", "silver.x", "silver.x", at, "no sign", "restart it", "cmd", "docs/runbooks/stuck.md")
+    console.store(engine, console.synthetic(3, at, [trouble]))
     assert "<h1>STUCK" in client.get("/incidents").text
 
 

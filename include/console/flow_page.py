@@ -1,0 +1,88 @@
+"""The page of one flow: what is wrong, what to press, its history as charts, its newest commits and its log."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from include.console import charts, driver_log
+from include.console.charts import Chart, Mark
+from include.console.pages import Query
+from include.console.readings import Readings
+from include.control.flows.decide import State
+from include.control.jobs.store import StoredJob
+from include.control.store.job_id import JobKind
+from include.errors import UsageError
+from include.monitoring.snapshot import PHASES, Sample
+from include.project.declaration import suggest
+
+# The actions without an approval, and what each does.
+ACTIONS = {
+    "restart": "The flow ends after its current batch and starts again, with the table file as it is then.",
+    "stop": "The flow ends after its current batch, and stays stopped until somebody starts it.",
+    "start": "The flow runs again.",
+    "drain": "The flow reads what its source holds now, and then stops.",
+}
+SPANS = {"1h": 3600, "24h": 86_400, "7d": 7 * 86_400}
+COMMITS = 50
+
+
+def flow(readings: Readings, query: Query, name: str) -> dict[str, Any]:
+    """Raises UsageError for an unknown flow, and Unreachable."""
+    look = readings.look()
+    line = next((line for line in look.lines if line.flow == name), None)
+    if line is None:
+        raise UsageError(f"{name!r} is not a flow: {suggest(name, [line.flow for line in look.lines])}")
+    stored = next(stored for stored in look.snapshot.flows if stored.flow == name)
+    span = query.get("span", "") if query.get("span") in SPANS else "1h"
+    jobs = readings.jobs(None, stored.table)
+    details = readings.details(stored.table)
+    commits = [version for version in details.versions if version.get("flow") == name] if details else []
+    actions = [] if line.is_view else list(ACTIONS.items())
+    return {
+        **look.times,
+        "here": None,
+        "line": line,
+        "stored": stored,
+        "actions": [pair for pair in actions if (pair[0] == "start") is (line.state == State.STOPPED)],
+        "span": span,
+        "spans": SPANS,
+        "charts": history_charts(readings.history(name, SPANS[span]), jobs, look.at or 0.0, SPANS[span]),
+        "commits": commits[:COMMITS],
+        "incidents": readings.incidents(name),
+        "jobs": jobs[:20],
+        "log_lines": driver_log.last_lines(line.driver) if line.driver else "",
+    }
+
+
+def history_charts(samples: Sequence[Sample], jobs: Sequence[StoredJob], at: float, seconds: float) -> list[Chart]:
+    if not samples:
+        return []
+    begin = at - seconds
+    marks = [*_restarts(samples, begin, at), *_spans(jobs, begin, at)]
+
+    def points(name: str, scale: float = 1.0) -> list[charts.Point]:
+        values = [(sample.at, getattr(sample, name)) for sample in samples]
+        return [(when, None if value is None else value * scale) for when, value in values]
+
+    phases = {name.removesuffix("_ms").replace("_", " "): points(name) for name in PHASES}
+    drawn = (
+        charts.chart("Unread", {"in the measure of its source": points("behind")}, begin, at),
+        charts.chart("Age of the oldest unread", {"seconds": points("lag_seconds")}, begin, at, "s"),
+        charts.chart("Rows a second", {name: points(f"rows_{name}_per_second") for name in ("in", "out")}, begin, at),
+        charts.chart("Batches", {"whole": points("batch_ms"), **phases}, begin, at, "ms"),
+    )
+    return [charts.with_marks(chart, marks) for chart in drawn if any(chart.lines.values())]
+
+
+def _restarts(samples: Sequence[Sample], begin: float, end: float) -> Iterator[Mark]:
+    for before, after in pairwise(samples):
+        if None not in (before.starts, after.starts) and (after.starts or 0) > (before.starts or 0):
+            yield charts.mark("restart", "restart", begin, end, after.at)
+
+
+def _spans(jobs: Sequence[StoredJob], begin: float, end: float) -> Iterator[Mark]:
+    for job in jobs:
+        since = job.planned_at if job.kind != JobKind.WINDOW else getattr(job, "opened_at", None)
+        until = job.ended_at or end
+        if since is not None and until > begin:
+            yield charts.mark("job", f"{job.kind} {job.number}: {job.state}", begin, end, since, until)

@@ -1,0 +1,186 @@
+"""What the pages say about flows and tables, from a stored snapshot."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from include.console import app, report
+from include.console.app import Viewer
+from include.control.flows import incidents
+from include.control.store import database
+from include.control.supervision.troubles import Trouble
+from include.monitoring.snapshot import Snapshot, TableDetails, TableSnapshot
+from include.settings import settings
+from tests.support import console
+
+ATTACK = "<script>alert(1)</script>"
+RUNBOOK = "docs/runbooks/stuck.md"
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    return database.connect(f"sqlite:///{tmp_path / 'control.db'}")
+
+
+@pytest.fixture
+def client(engine: Engine) -> TestClient:
+    return TestClient(app.create(lambda: Viewer("ann", True), lambda: engine))
+
+
+def flows(engine: Engine, *listed: dict) -> float:
+    """Stores a snapshot of flows, each with what differs from a healthy one."""
+    at = console.now(engine)
+    stored = [console.flow(values.pop("flow"), 0, at, **values) for values in listed]
+    console.store(engine, Snapshot(at, flows=tuple(stored)))
+    return at
+
+
+def rows(text: str) -> list[str]:
+    return [part.split("</tr>")[0] for part in text.split('<tr id="')[1:]]
+
+
+def test_the_board_begins_with_how_many_flows_need_a_person_and_lists_the_worst_first(client, engine):
+    at = console.now(engine)
+    stored = [
+        console.flow("silver.good", 0, at),
+        console.flow("silver.bad", 0, at, state="BROKEN", reason="a rule broke"),
+    ]
+    trouble = Trouble("BROKEN", "silver.bad", "silver.bad", at, "a rule broke", "x", "x", "r", flows=("silver.bad",))
+    console.store(engine, Snapshot(at, flows=tuple(stored), troubles=(trouble,)))
+    text = client.get("/").text
+    assert "1 of 2 flows needs you: BROKEN silver.bad." in text
+    first, second = rows(text)
+    assert first.startswith("silver.bad") and "a rule broke" in first
+    assert second.startswith("silver.good")
+
+
+def test_a_broken_flow_offers_the_action_that_its_error_needs(client, engine):
+    with database.transaction(engine) as connection:
+        incidents.begin(connection, "bronze.a", "BROKEN", "records are gone", "KAFKA_DATA_LOSS")
+    flows(engine, {"flow": "bronze.a", "state": "BROKEN"}, {"flow": "bronze.b", "state": "STUCK"})
+    by_flow = {row.partition('"')[0]: row for row in rows(client.get("/").text)}
+    assert 'data-action="accept data loss"' in by_flow["bronze.a"]
+    assert 'data-action="restart"' in by_flow["bronze.b"]
+
+
+def test_whoever_may_not_trigger_sees_no_button_on_any_page(engine):
+    client = TestClient(app.create(lambda: Viewer("eve", False), lambda: engine))
+    flows(engine, {"flow": "silver.a", "state": "BROKEN"})
+    for path in ("/", "/flow/silver.a", "/incidents"):
+        text = client.get(path).text
+        assert "data-action" not in text and "<dialog" not in text
+
+
+def test_filters_are_in_the_address(client, engine):
+    flows(engine, {"flow": "silver.a", "state": "STUCK"}, {"flow": "bronze.a"}, {"flow": "gold.b", "driver": "two"})
+    found = {query: [row.partition('"')[0] for row in rows(client.get(f"/?{query}").text)] for query in QUERIES}
+    assert found == QUERIES
+
+
+QUERIES = {
+    "": ["silver.a", "bronze.a", "gold.b"],
+    "state=STUCK": ["silver.a"],
+    "layer=bronze": ["bronze.a"],
+    "driver=two": ["gold.b"],
+    "q=.A": ["silver.a", "bronze.a"],
+    "q=.a&layer=gold": [],
+}
+
+
+def test_an_old_snapshot_is_shown_as_unknown_since_its_time(client, engine):
+    at = console.now(engine)
+    console.store(engine, console.synthetic(3, at))
+    fresh = client.get("/")
+    assert "As of" in fresh.text and "Unknown since" not in fresh.text
+    console.store(engine, console.synthetic(3, at - 200))
+    old = client.get("/", headers={"If-None-Match": fresh.headers["etag"]})
+    assert old.status_code == 200 and "Unknown since" in old.text
+
+
+def test_the_board_is_sent_again_once_there_is_another_snapshot(client, engine):
+    at = console.now(engine)
+    console.store(engine, console.synthetic(3, at - 2))
+    tag = client.get("/").headers["etag"]
+    assert client.get("/", headers={"If-None-Match": tag}).status_code == 304
+    console.store(engine, console.synthetic(3, at - 1))
+    assert client.get("/", headers={"If-None-Match": tag}).status_code == 200
+
+
+def test_the_page_of_a_flow_draws_its_history_with_its_restarts(client, engine):
+    console.store(engine, console.synthetic(3, console.now(engine)), minutes=50)
+    text = client.get("/flow/bronze.orders_of_region_0").text
+    for title in ("Unread", "Age of the oldest unread", "Rows a second", "Batches"):
+        assert f'<svg viewBox="0 0 720 164" role="img" aria-label="{title}">' in text
+    assert "<title>restart</title>" in text
+
+
+def test_the_page_of_a_flow_ends_with_the_log_of_its_driver_and_no_other_file(client, engine, home):
+    settings().logs.mkdir()
+    (settings().logs / "driver-main.log").write_text(f"first\n{ATTACK}\n" + "later\n" * 100)
+    (home / "driver-secret.log").write_text("secret")
+    flows(engine, {"flow": "silver.a", "driver": "main"}, {"flow": "silver.b", "driver": "x/../../driver-secret"})
+    text = client.get("/flow/silver.a").text
+    assert text.count("later") == 100 and "first" not in text
+    assert "secret</pre>" not in client.get("/flow/silver.b").text
+
+
+def test_comments_reasons_and_names_are_shown_and_never_run(client, engine):
+    at = console.now(engine)
+    bad = console.flow("silver.a", 0, at, state="BROKEN", reason=ATTACK, next_step=ATTACK, phase=ATTACK, host=ATTACK)
+    table = TableSnapshot("silver.a", comment=ATTACK, owner=ATTACK, flows=("silver.a",))
+    details = TableDetails(
+        "silver.a",
+        at,
+        columns=({"name": ATTACK, "type": "INT", "comment": ATTACK},),
+        quarantine=({"rules": [ATTACK], "reason": ATTACK, "flow": ATTACK, "batch": 1, "at": at, "origin": ATTACK},),
+        unknown={ATTACK: ATTACK},
+        readers=(ATTACK,),
+    )
+    snapshot = replace(console.synthetic(0, at), flows=(bad,), tables=(table,))
+    console.store(engine, snapshot, details=[details])
+    for path in (
+        "/",
+        "/flow/silver.a",
+        "/table/silver.a",
+        "/tables",
+        "/graph",
+        f"/?q={ATTACK}",
+        f"/graph?table={ATTACK}",
+    ):
+        text = client.get(path).text
+        assert ATTACK not in text, path
+        assert " onerror=" not in text
+    assert "&lt;script&gt;" in client.get("/table/silver.a").text
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one(client, engine):
+    console.store(engine, console.synthetic(3, console.now(engine)))
+    answer = client.get("/flow/bronze.orders_of_region_9")
+    assert answer.status_code == 404
+    assert "bronze.orders_of_region_0" in answer.text
+    assert client.get("/table/nothing").status_code == 404
+
+
+def test_the_console_works_below_any_prefix_because_its_links_are_relative(engine):
+    flows(engine, {"flow": "silver.a"})
+    text = TestClient(app.create(lambda: Viewer("ann", True), lambda: engine)).get("/flow/silver.a").text
+    assert 'href="/' not in text and 'src="/' not in text
+    assert 'href="../static/console.css' in text
+
+
+def test_the_report_is_one_file_that_loads_and_runs_nothing(engine):
+    at = console.now(engine)
+    bad = console.flow("silver.a", 0, at, state="STUCK")
+    trouble = Trouble("STUCK", "silver.a", "silver.a", at, ATTACK, "x", "x", RUNBOOK, flows=("silver.a",))
+    console.store(engine, replace(console.synthetic(6, at, [trouble]), flows=(bad,)))
+    text = report.as_html(engine)
+    assert "1 of 1 flows needs you" in text and "bronze.orders_of_region_0" in text
+    assert not re.search(r"<script|<link|<img|\ssrc=|url\(", text)
+
+
+def test_a_report_of_an_empty_database_says_so(engine):
+    assert "has not stored a snapshot yet" in report.as_html(engine)
