@@ -49,7 +49,7 @@ from benchmarks.hundreds import tables
 from include import catalog
 from include.catalog import Catalog
 from include.control.store import database
-from include.airflow.supervisor.reconcile import show_all
+from include.airflow.supervisor.reconcile import publish_all
 from include.airflow.supervisor.reconcile import reconcile_all
 from include.settings import settings
 flows, drivers = map(int, sys.argv[1:])
@@ -63,7 +63,7 @@ for name in ("commit", "rollback"):
 loaded = time.process_time()
 unhealthy = reconcile_all()
 settled = time.process_time()
-show_all()
+publish_all()
 cpu = {"imports": loaded - began, "reconcile": settled - loaded, "mirrors": time.process_time() - settled}
 figures = {"statements": len(statements), "longest": max(transactions), "unhealthy": len(unhealthy)}
 print(json.dumps({**figures, "cpu": cpu}))

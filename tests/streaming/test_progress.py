@@ -84,6 +84,9 @@ def test_every_batch_of_a_run_comes_once_and_then_its_end(flow: Table, run_once,
     ]
     assert len(progress) > 4
     assert sum(row["input_rows"] for row in progress[:-1]) == 5
+    assert sum(row["output_rows"] or 0 for row in progress[:-1]) == 5
+    # The time since the batch before is not known of the first one.
+    assert all(row["input_rows_per_second"] > 0 for row in progress[1:-1] if row["input_rows"])
 
 
 def test_a_flow_does_not_care_that_nobody_can_write_down_how_it_does(flow: Table, driver: Driver, append, caplog):

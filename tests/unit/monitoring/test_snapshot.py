@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine, insert, select
@@ -13,11 +14,13 @@ from include.control.store import database
 from include.control.store.schema import samples, snapshots
 from include.lake import locations
 from include.monitoring import snapshot, take_snapshot
+from include.monitoring.query_progress import Journal
 from include.monitoring.snapshot import FlowSnapshot, Snapshot, TableDetails, TableSnapshot
 from include.settings import settings
 from include.spec import Delta, Expect, Flow, Kafka
 from tests.support import lake
 from tests.support.lake import checkpoint, delta_offset
+from tests.support.progress_reports import line, report
 
 BRONZE = Flow(name="bronze.events", source=Kafka("events"), comment="one event", owner="team one")
 SILVER = Flow(
@@ -86,6 +89,27 @@ def test_each_snapshot_adds_a_sample_of_each_flow(engine: Engine, lagging: None)
     history = snapshot.history(engine, SILVER.flow, 3600)
     assert [sample.behind for sample in history] == [2, 2]
     assert history[0].lag_seconds == pytest.approx(400, abs=60)
+
+
+def test_rates_are_means_over_the_batches_of_late(engine: Engine, lagging: None):
+    def batch(number: int, seconds_ago: float, **counts: float) -> str:
+        start = datetime.now(UTC) - timedelta(seconds=seconds_ago + number)
+        progress = report(number, start, numInputRows=0, inputRowsPerSecond=0.0, processedRowsPerSecond=0.0)
+        return line(progress, flow=SILVER.flow, **counts)
+
+    journal = Journal()
+    old = batch(4, 3600, read=1_000_000, written=1, seconds=1.0)
+    journal.write([old, batch(5, 40, read=300, written=30, seconds=10.0)])
+    # Its segment is still open.
+    journal.write([batch(6, 20, read=100, written=10, seconds=30.0)])
+    silver = flows(take(engine))[SILVER.flow]
+    journal.finish()
+    assert (silver.rows_in_per_second, silver.rows_out_per_second) == (10.0, 1.0)
+    assert (silver.batch, silver.rows_in, silver.rows_out, silver.batch_ms) == (6, 100, 10, 1429)
+    assert silver.phases_ms["add_batch_ms"] == 1191
+    assert flows(snapshot.newest(engine) or Snapshot(0.0))[BRONZE.flow].rows_in_per_second == 0
+    [sample] = snapshot.history(engine, SILVER.flow, 3600)
+    assert (sample.rows_in_per_second, sample.batch_ms, sample.add_batch_ms) == (10.0, 1429, 1191)
 
 
 def test_samples_are_kept_for_seven_days(engine: Engine):
