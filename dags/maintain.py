@@ -1,7 +1,7 @@
 """Keeps $table in shape: plan -> in_driver -> window -> verify.
 
-    airflow dags trigger maintain.$table
-    airflow dags trigger maintain.$table -c '{"dry_run": true}'
+    airflow dags trigger maintain -c '{"table": "$table"}'
+    airflow dags trigger maintain -c '{"table": "$table", "dry_run": true}'
 
 `plan` reads the table's log and shows what is worth doing, and why; mostly nothing is, and `window` is skipped.
 `in_driver` runs it in the driver of the table's flow, one window at a time: the flows of the table wait at their gate,
@@ -14,25 +14,22 @@ planned and its flows move again. With `dry_run`, `plan` only says what would be
 
 from include import catalog
 from include.airflow import dags, maintenance
-from include.airflow.job_dag import Driver, SparkJob, job_dag
+from include.airflow.job_dag import Driver, SparkJob, Steps, job_dags
 from include.control.store.job_id import JobKind
-from include.spec import Table
 
+TABLES = catalog.load().tables
 
-def maintain(table: Table) -> None:
-    job_dag(
-        __doc__,
-        "maintain",
-        table,
-        SparkJob("window", "maintain", ["--table", table.name, "--window", "{{ ti.xcom_pull('plan') }}"]),
-        plan=lambda run: maintenance.plan(table.name, run.requester or "schedule", run.form["dry_run"]),
+job_dags(
+    __doc__,
+    "maintain",
+    TABLES.values(),
+    Steps(
+        SparkJob("window", "maintain", lambda run: ["--table", run.table, "--window", str(run.planned)]),
+        plan=lambda run: maintenance.plan(run.table, run.requester or "schedule", run.form["dry_run"]),
         driver=Driver(JobKind.WINDOW, maintenance.ask_for_window),
-        verify=lambda run: maintenance.verify(table.name, run.planned),
-        params=maintenance.FORM,
-        schedule=dags.window_schedule(table),
-        default_args={"retries": 0},
-    )
-
-
-for declared in catalog.load().tables.values():
-    maintain(declared)
+        verify=lambda run: maintenance.verify(run.table, run.planned),
+    ),
+    params=maintenance.FORM,
+    crons={name: cron for name, table in TABLES.items() if (cron := dags.window_schedule(table))},
+    default_args={"retries": 0},
+)

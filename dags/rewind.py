@@ -12,17 +12,18 @@ stopped, unless nothing was restored yet: then they resume as if nothing had bee
 """
 
 from include.airflow import dags, jobs
-from include.airflow.job_dag import SparkJob, job_dag
+from include.airflow.job_dag import SparkJob, Steps, job_dag
 
 job_dag(
     __doc__,
     "rewind",
-    None,
-    SparkJob("rewind", "rewind", ["--number", "{{ ti.xcom_pull('plan') }}"], retries=2),
-    example=dags.example(jobs.REWOUND_TABLES),
-    preview=lambda run: jobs.plan_rewind(run.form, run.requester),
-    question="{{ params.table }}: back to {{ params.to }}?",
-    check=lambda run: jobs.require_approved_rewind(run.planned, run.answer),
+    Steps(
+        SparkJob("rewind", "rewind", lambda run: ["--number", str(run.planned)], retries=2),
+        preview=lambda run: jobs.plan_rewind(run.form, run.requester),
+        question="{{ params.table }}: back to {{ params.to }}?",
+        check=lambda run: jobs.require_approved_rewind(run.planned, run.answer),
+    ),
+    dags.example(jobs.REWOUND_TABLES),
     params=jobs.REWIND_FORM,
     max_active_runs=10,
 )

@@ -68,6 +68,7 @@ class Settings:
     lease_seconds: time to live of a lease without renewal.
     lineage_url: URL of an OpenLineage receiver; empty if there is none.
     examples: whether the tables of `include/examples` belong to the platform.
+    dag_per_table: whether Airflow also has the DAGs of earlier releases, one for each verb and table.
     fast_path: whether `include.engine.fast_path` commits small batches without a Spark query.
     sql_port: port of the JDBC server on 127.0.0.1; None: there is none. connect_port: that of Spark Connect.
     s3_port: port of the S3 store on 127.0.0.1 that `make up` starts; None: it starts none.
@@ -94,6 +95,7 @@ class Settings:
     examples: bool
     four_eyes: bool | None = None
     fast_path: bool = True
+    dag_per_table: bool = True
     log_format: str = "text"
     sql_port: int | None = None
     connect_port: int | None = None
@@ -174,6 +176,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
         examples=_is_on(environment, "SLUICE_EXAMPLES"),
         four_eyes=_is_on(environment, "SLUICE_FOUR_EYES") if environment.get("SLUICE_FOUR_EYES") else None,
         fast_path=_is_on(environment, "SLUICE_FAST_PATH", "on"),
+        dag_per_table=_is_on(environment, "SLUICE_DAG_PER_TABLE", "on"),
         log_format=_log_format(environment),
         sql_port=_optional_port(environment, "SLUICE_SQL_PORT"),
         connect_port=_optional_port(environment, "SLUICE_CONNECT_PORT"),

@@ -8,6 +8,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from include.airflow.dags import Days
+from include.airflow.table_times import TableTimes
 from include.orchestration import days
 
 # Airflow's DAG processor forks a process for each DAG file twice a minute, and the process inherits these imports.
@@ -18,7 +19,7 @@ if "dag-processor" in sys.argv:
 
 class Sluice(AirflowPlugin):
     name = "sluice"
-    timetables = [Days, days.Days]
+    timetables = [Days, TableTimes, days.Days]
     external_views = [{"name": "Sluice", "href": "sluice/", "url_route": "sluice", "destination": "nav"}]
 
     @cached_property

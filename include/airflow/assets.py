@@ -9,6 +9,7 @@ from typing import Any
 from airflow.sdk import Asset, Context
 
 from include import catalog, logs
+from include.airflow.run import Run
 from include.control.store import database
 from include.errors import SluiceError
 from include.monitoring import new_rows
@@ -43,9 +44,9 @@ def announce(context: Context, tables: Iterable[str], at_least_seconds: float = 
         context["outlet_events"][outlet].extra = table.extra()
 
 
-def announce_of_form(context: Context, _result: Any) -> None:
-    """For `post_execute` of a job: announces the table that the form names."""
-    announce(context, [context["params"]["table"]])
+def announce_of_run(context: Context, _result: Any) -> None:
+    """For `post_execute` of a job: announces the table that its run is for."""
+    announce(context, [Run.of(context).table])
 
 
 def record(context: Context) -> None:

@@ -52,7 +52,7 @@ def command(form: dict[str, Any], requester: str | None) -> Command:
         raise AirflowFailException(f"driver is '{driver}', and action {action} is for one flow: name the flow instead")
     if flow in VIEWS and action is not Action.ACKNOWLEDGE:
         raise AirflowFailException(
-            f"flow is '{flow}', a materialized view, which has no stream for action {action}: trigger refresh.{flow}"
+            f"flow is '{flow}', a materialized view, which has no stream for action {action}: trigger `refresh` for it"
         )
     if action is Action.ACCEPT_DATA_LOSS and not catalog.load().flow(flow).source.reads_topics:
         raise AirflowFailException(

@@ -13,6 +13,8 @@ from include.spec import Table
 
 # The owner of tables without one, and of DAGs without a table.
 OWNER = "sluice"
+# Of a DAG for all tables: runs that wait for a driver or an approval must not delay others.
+MOST_RUNS = 100
 # Airflow refuses to import a DAG with a longer tag.
 TAG_MOST_CHARACTERS = 100
 
@@ -43,7 +45,7 @@ def example(names: Iterable[str]) -> str:
 
 
 def window_schedule(table: Table) -> str | None:
-    """The cron expression of `maintain.<table>`; None: by hand."""
+    """The cron expression of the table's windows; None: by hand."""
     if table.maintain.schedule != "hourly":
         return table.maintain.schedule
     # Not Python's `hash`, which differs between processes.

@@ -10,6 +10,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sqlalchemy import Engine
 
 from include import catalog, logs
+from include.airflow.run import Run
 from include.control.flows import queue
 from include.control.flows.queue import JobStatus
 from include.control.jobs import all_kinds
@@ -40,7 +41,6 @@ class InDriver(BaseBranchOperator):
     def __init__(
         self,
         *,
-        table: str,
         kind: str,
         ask: Callable[[Engine, Table, Any, str], int | str],
         fallback_task: str,
@@ -48,7 +48,6 @@ class InDriver(BaseBranchOperator):
         **operator_kwargs: Any,
     ) -> None:
         super().__init__(**operator_kwargs)
-        self.table = table
         self.kind = kind
         self.ask = ask
         self.fallback_task = fallback_task
@@ -59,7 +58,7 @@ class InDriver(BaseBranchOperator):
             return self.do_branch(context, None)
         if context["params"]["where"] == "job":
             return self._fall_back(context, "a job was asked for")
-        table, engine = catalog.load().table(self.table), database.connect(settings().control_url)
+        table, engine = catalog.load().table(Run.of(context).table), database.connect(settings().control_url)
         asked = self.ask(engine, table, planned, context["run_id"])
         if not isinstance(asked, str):
             logs.info(f"{self.kind} {asked} is asked of driver '{table.driver}'")
@@ -70,7 +69,7 @@ class InDriver(BaseBranchOperator):
         """Continue after the trigger: branch to `done_task`, keep waiting, or fall back."""
         job = JobId(self.kind, event["number"])
         if event["is_done"]:
-            logs.info(f"{job} was done by the driver: sluice jobs {self.table} --kind {self.kind}")
+            logs.info(f"{job} was done by the driver: sluice jobs {Run.of(context).table} --kind {self.kind}")
             return self.do_branch(context, self.done_task)
         engine = database.connect(settings().control_url)
         if not queue.withdraw_unbegun(engine, job) and all_kinds.status(engine, job).is_in_hand:
@@ -83,7 +82,7 @@ class InDriver(BaseBranchOperator):
         self.defer(trigger=Wait(number, self.kind), method_name="answered")
 
     def _fall_back(self, context: Context, reason: str) -> Any:
-        logs.info(f"{self.table} is left to the task '{self.fallback_task}': {reason}")
+        logs.info(f"{Run.of(context).table} is left to the task '{self.fallback_task}': {reason}")
         return self.do_branch(context, self.fallback_task)
 
 

@@ -1,4 +1,4 @@
-"""The tasks of the DAGs `backfill.<table>`, `full_refresh.<table>`, `rewind` and `refresh.<view>` before Spark starts.
+"""The tasks of the DAGs `backfill`, `full_refresh`, `rewind` and `refresh` before Spark starts.
 
 They plan the job, and check its approval.
 """
@@ -6,12 +6,13 @@ They plan the job, and check its approval.
 from collections.abc import Callable
 from typing import Any
 
-from airflow.sdk import Context, Param
+from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import Engine
 
 from include import catalog, logs
 from include.airflow import in_driver
+from include.airflow.run import Run
 from include.airflow.tasks import evaluate_approval
 from include.control.jobs import backfills, rewinds, store
 from include.control.jobs.rewinds import Rewind
@@ -149,17 +150,13 @@ def require_approved_rewind(number: int, answer: dict[str, Any] | None) -> None:
     store.approve(engine, stored, decision.by)
 
 
-def skip_without_source(view: str) -> Callable[[Context], None]:
-    """A callback that skips the task while a source table is not stored yet, or waits for its first load, which is no
-    failure of the view.
+def skip_without_source(run: Run) -> None:
+    """Skips the refresh of a view while a source table is not stored yet, or waits for its first load, which is no
+    failure of the view. Raises AirflowSkipException.
     """
-
-    def check(_context: Context) -> None:
-        tables = catalog.load()
-        table = tables.table(view)
-        if missing := refreshes.missing_sources([table]).get(view):
-            raise AirflowSkipException(refreshes.not_refreshed_words(table, missing))
-        if awaited := first_load.awaited_by_view(database.connect(settings().control_url), tables, table):
-            raise AirflowSkipException(refreshes.not_loaded_words(table, awaited))
-
-    return check
+    tables = catalog.load()
+    view = tables.table(run.table)
+    if missing := refreshes.missing_sources([view]).get(view.name):
+        raise AirflowSkipException(refreshes.not_refreshed_words(view, missing))
+    if awaited := first_load.awaited_by_view(database.connect(settings().control_url), tables, view):
+        raise AirflowSkipException(refreshes.not_loaded_words(view, awaited))

@@ -1,4 +1,4 @@
-"""The tasks of the DAGs `maintain.<table>` before and after their window: plan and verify."""
+"""The tasks of the DAG `maintain` before and after their window: plan and verify."""
 
 import time
 
@@ -11,7 +11,7 @@ from include.airflow import in_driver
 from include.airflow.supervisor import notify
 from include.control.flows import incidents, queue
 from include.control.flows.alarms import AlarmKind
-from include.control.jobs import store
+from include.control.jobs import store, windows
 from include.control.jobs.store import DONE
 from include.control.jobs.windows import TableSize, Window
 from include.control.leases import lease
@@ -38,6 +38,10 @@ def plan(name: str, requester: str, dry_run: bool) -> int | None:
     """Plan a window. Returns its number; None if it is not worth it, or with `dry_run`."""
     engine = database.connect(settings().control_url)
     table = catalog.load().table(name)
+    with database.reading(engine) as connection:
+        if name in windows.open_windows(connection, [name]):
+            logs.info("a window of it is open, and does what is worth it", name)
+            return None
     window_plan = table_survey.plan_window(engine, table, catalog.load())
     logs.info("\n".join([*window_plan.lines(), *(window_plan.deletions() if dry_run else ())]))
     if dry_run:

@@ -105,10 +105,9 @@ def job(
     name: str,
     retries: int = 0,
     first: Callable[[Context], None] | None = None,
-    post_execute: Callable[[Context, Any], None] | None = None,
 ) -> SparkJobOperator:
     """One spark-submit of `jobs/<module>.py`. retries: for a job whose retry completes a killed one. first: called
-    before the job, and may skip it. post_execute: called after it.
+    before the job, and may skip it.
     """
     return SparkJobOperator(
         task_id=task_id,
@@ -120,7 +119,7 @@ def job(
         retries=retries,
         retry_delay=RETRY_DELAY,
         pre_execute=first,
-        post_execute=post_execute,
+        post_execute=assets.announce_of_run,
         on_success_callback=assets.record,
         # True would find the driver of an earlier try, and succeed without running anything.
         durable=False,

@@ -1,5 +1,7 @@
 """Reads the refreshes of a materialized view from its log."""
 
+import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -110,10 +112,11 @@ def not_loaded_words(view: Table, awaited: str) -> str:
 
 def next_refresh_words(view: Table) -> str:
     """Describes when the view is refreshed next."""
-    by_hand = f"by `airflow dags trigger refresh.{view.name}`"
-    return (
-        f"it comes next by its schedule '{view.schedule}' (UTC), or {by_hand}" if view.schedule else f"next {by_hand}"
-    )
+    form = shlex.quote(json.dumps({"table": view.name}))
+    by_hand = f"by `airflow dags trigger refresh -c {form}`"
+    if view.refreshed_by:
+        return f"it comes next when {' or '.join(view.refreshed_by)} has new rows, or {by_hand}"
+    return f"it comes next by its schedule '{view.cron}' (UTC), or {by_hand}" if view.cron else f"next {by_hand}"
 
 
 def staleness_words(view: Table) -> str:

@@ -184,6 +184,7 @@ def _variables(config: Settings, java_home: Path) -> dict[str, str]:
         "SLUICE_LEASE_SECONDS": str(config.lease_seconds),
         "SLUICE_EXAMPLES": "on" if config.examples else "off",
         "SLUICE_FAST_PATH": "on" if config.fast_path else "off",
+        "SLUICE_DAG_PER_TABLE": "on" if config.dag_per_table else "off",
         "SLUICE_LOG_FORMAT": config.log_format,
         "SLUICE_EXECUTORS": " ".join(f"{name}={least}-{most}" for name, (least, most) in config.executors.items()),
         "SLUICE_CATCH_UP_SECONDS": str(config.catch_up_seconds),

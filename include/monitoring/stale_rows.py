@@ -83,7 +83,8 @@ def remedy(mark: Outdated, table: Table) -> str:
     """Returns the command that makes the older rows again."""
     if mark.range.begin and mark.range.end:
         first, last = f"{mark.range.begin:%Y-%m-%d}", f"{mark.range.end:%Y-%m-%d}"
-        return f"""airflow dags trigger backfill.{table.name} -c '{{"from": "{first}", "to": "{last}"}}'"""
+        form = f"""{{"table": "{table.name}", "from": "{first}", "to": "{last}"}}"""
+        return f"airflow dags trigger backfill -c '{form}'"
     if why := ranges.refusal(table, as_a_whole=True):
         return f"no backfill can make them again ({why})"
     return f"spark-submit jobs/backfill.py --table {table.name} --full"

@@ -64,6 +64,12 @@ def check_known(table: Table, names: set[str], drafts: set[str]) -> None:
 
 def check_among(table: Table, tables: dict[str, Table]) -> None:
     """Raises DeclarationError for a mistake in relation to other tables, which have passed `check_alone`."""
+    for name in table.refreshed_by:
+        if name == table.name or name not in tables:
+            others = sorted(tables.keys() - {table.name})
+            raise declaration_error(
+                table, f"schedule names '{name}', which is no other stored table: {suggest(name, others)}"
+            )
     for reader in table.readers:
         _check_source(reader, tables)
         _check_write(reader, tables)
@@ -73,7 +79,13 @@ def check_among(table: Table, tables: dict[str, Table]) -> None:
 def check_times(table: Table) -> None:
     """Raises DeclarationError for a wrong schedule."""
     maintenance_schedule = None if table.maintain.schedule == "hourly" else table.maintain.schedule
-    for schedule in (table.schedule, maintenance_schedule):
+    if table.refreshed_by and not table.is_view:
+        raise declaration_error(
+            table,
+            f"schedule is {table.schedule!r}, and only a view is refreshed by tables: a flow reads new rows as they "
+            f"come, so leave schedule out, or write a cron expression",
+        )
+    for schedule in (table.cron, maintenance_schedule):
         if schedule is not None and not _is_cron(schedule):
             raise declaration_error(
                 table, f"schedule is {schedule!r}, which is not the five fields of cron: write '0 3 * * *'"

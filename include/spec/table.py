@@ -77,7 +77,7 @@ LAYERS = ("bronze", "silver", "gold")
 class Maintenance:
     """Maintenance of a table, in windows without other writers.
 
-    schedule: cron expression in UTC, when `maintain.<table>` checks for work. None: only by hand. "hourly": every hour,
+    schedule: cron expression in UTC, when the DAG `maintain` checks for work. None: only by hand. "hourly": every hour,
         at a minute that differs between tables.
     target_file_mb: target file size of compaction.
     most_rewritten_mb: maximum amount of data that a window rewrites.
@@ -143,8 +143,9 @@ class Table:
     expect: the rules, each with an action for rows that break it.
     maintain: when its files are compacted and deleted.
     temporary: a named step that is never stored. Each table that reads it computes it in its own batch.
-    schedule: cron expression in UTC. A view is refreshed at these times (None: by hand). A flow reads the new rows at
-        these times, and stops (None: it runs continuously).
+    schedule: cron expression in UTC. A view is refreshed at these times (None: by hand), or, where it is a tuple of
+        tables, when one of them has new rows. A flow reads the new rows at these times, and stops (None: it runs
+        continuously).
     interval_seconds: minimum time from the start of a batch to the start of the next; docs/concepts/fast-path.md.
     fresh_minutes: freshness promise: rows that are older than this in its sources are in the table. Sources are the
         tables upstream, up to the topic or folder. A table with no unread source rows is fresh, whatever the age of
@@ -172,7 +173,7 @@ class Table:
     write: Append | Upsert | Replace = Append()
     expect: tuple[Rule, ...] = ()
     maintain: Maintenance = Maintenance()
-    schedule: str | None = None
+    schedule: str | tuple[str, ...] | None = None
     interval_seconds: float = 2.0
     fresh_minutes: float | None = None
     driver: str = "main"
@@ -255,6 +256,16 @@ class Table:
             object.__setattr__(self, "schema", f"{declared}{added}")
         if self.merges_changes and self.computed_schema not in self.schema:
             object.__setattr__(self, "schema", f"{self.schema.rstrip()},{self.computed_schema}")
+
+    @property
+    def cron(self) -> str | None:
+        """Its schedule, if that names times."""
+        return self.schedule if isinstance(self.schedule, str) else None
+
+    @property
+    def refreshed_by(self) -> tuple[str, ...]:
+        """The tables whose new rows refresh the view."""
+        return self.schedule if isinstance(self.schedule, tuple) else ()
 
     @property
     def layer(self) -> str:

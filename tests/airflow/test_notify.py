@@ -117,13 +117,13 @@ def test_what_only_a_reset_cures_comes_with_that_command(error: str, action: str
 
 def test_a_window_that_failed_comes_with_the_command_that_tries_again(dags):
     incident = Incident(7, FLOW, "WINDOW FAILED", "its window did not finish: the disk is full")
-    *start, dag = shlex.split(command(incident))
-    assert start == ["airflow", "dags", "trigger"]
-    assert dag in dags
+    *start, dag, option, form = shlex.split(command(incident))
+    assert (start, option) == (["airflow", "dags", "trigger"], "-c")
+    assert json.loads(form)["table"] in dags[dag].params.get_param("table").schema["enum"]
     assert (
-        "Do: airflow dags trigger maintain.silver.tracker_readings\nRead: docs/runbooks/window-failed.md\n"
-        in (notify.message(Notice((incident,)))["text"])
-    )
+        """Do: airflow dags trigger maintain -c '{"table": "silver.tracker_readings"}'\n"""
+        "Read: docs/runbooks/window-failed.md\n"
+    ) in notify.message(Notice((incident,)))["text"]
 
 
 @pytest.mark.parametrize("table", [FLOW, "quarantine.silver_tracker_readings"])

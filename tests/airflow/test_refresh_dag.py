@@ -1,4 +1,4 @@
-"""`refresh.<view>`: one DAG for each materialized view, run as Airflow runs it."""
+"""`refresh` of a materialized view, run as Airflow runs it."""
 
 import os
 from datetime import UTC, date, datetime
@@ -20,15 +20,16 @@ from include.settings import from_environment, settings
 VIEW, SOURCE = "gold.heart_rate_by_day", "gold.heart_rate_by_model"
 
 
-def test_every_view_has_its_dag_with_the_schedule_it_declares_and_no_other_table_has_one(dags):
+def test_every_view_has_the_schedule_it_declares_and_no_other_table_can_be_refreshed(dags):
     views = catalog.load().views
-    assert {f"refresh.{name}" for name in views} == {name for name in dags if name.startswith("refresh.")}
     assert VIEW in views
-    for view in views.values():
-        dag = dags[f"refresh.{view.name}"]
+    refresh = dags["refresh"]
+    assert refresh.schedule.crons == {name: view.schedule for name, view in views.items()}
+    assert set(refresh.params.get_param("table").schema["enum"]) == {None, *views}
+    assert {f"refresh.{name}" for name in views} == {name for name in dags if name.startswith("refresh.")}
+    for dag in (refresh, *(dags[f"refresh.{name}"] for name in views)):
         [task] = dag.tasks
-        assert (dag.schedule, dag.max_active_runs, dag.catchup, task.durable) == (view.schedule, 1, False, False)
-        assert task.application_args == ["--table", view.name, "--run", "{{ run_id }}"]
+        assert (dag.catchup, task.durable) == (False, False)
 
 
 def minute(model: str, time: str, readings: int, average: float, kcal: str) -> dict:
@@ -51,7 +52,7 @@ def test_a_view_whose_source_is_not_stored_is_skipped_with_a_sentence_and_its_da
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     settings.cache_clear()
     try:
-        run = dags[f"refresh.{VIEW}"].test()
+        run = dags["refresh"].test(run_conf={"table": VIEW})
     finally:
         monkeypatch.undo()
         settings.cache_clear()

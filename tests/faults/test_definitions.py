@@ -201,7 +201,7 @@ def test_rows_of_an_earlier_definition_are_named_until_they_are_made_again_or_ke
     run_once(bronze, changed_silver)
     [notice] = outdated_notices(changed_silver)
     assert "holds from batch 1/1 on" in notice
-    assert f"""backfill.{silver.name} -c '{{"from": "1970-01-01", "to": "1970-01-02"}}'""" in notice
+    assert f"""backfill -c '{{"table": "{silver.name}", "from": "1970-01-01", "to": "1970-01-02"}}'""" in notice
     Backfills(spark, (bronze, changed_silver)).run(changed_silver, 0, 86400)
     assert sorted(row["number"] for row in rows_of(silver.name)) == [2, 4, 6]
     assert outdated_notices(changed_silver) == ()

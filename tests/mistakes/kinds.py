@@ -34,7 +34,7 @@ CASES = (
     case(
         "flow_at_a_number",
         replace(READINGS, schedule=30),
-        "silver/readings.py: schedule is 30: it has to be text or None",
+        "silver/readings.py: schedule is 30: it has to be text or a tuple of text or None",
     ),
     case(
         "too_little_memory_for_python",

@@ -23,6 +23,12 @@ CASES = (
         "silver/readings.py: schedule and interval_seconds both say when it reads: keep one",
     ),
     case(
+        "flow_that_follows_tables",
+        replace(READINGS, schedule=("bronze.events",)),
+        "silver/readings.py: schedule is ('bronze.events',), and only a view is refreshed by tables: a flow reads new "
+        "rows as they come, so leave schedule out, or write a cron expression",
+    ),
+    case(
         "schedule_is_no_cron",
         replace(READINGS, maintain=Maintenance(schedule="nightly")),
         "silver/readings.py: schedule is 'nightly', which is not the five fields of cron: write '0 3 * * *'",

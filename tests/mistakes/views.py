@@ -25,6 +25,11 @@ CASES = (
         "restart, so take it out",
     ),
     case(
+        "view_that_follows_an_unknown_table",
+        replace(LATEST, schedule=("bronze.event",)),
+        "gold/latest.py: schedule names 'bronze.event', which is no other stored table: did you mean 'bronze.events'?",
+    ),
+    case(
         "view_as_a_stream",
         (replace(CHANGES, source=Delta("silver.latest")), replace(LATEST, name="silver.latest")),
         "gold/readings.py: source 'silver.latest' is a materialized view, and a stream would stop at its next "

@@ -62,7 +62,7 @@ def reconcile_all(seen: Seen | None = None) -> list[dict[str, str]]:
     # A supervisor that runs long after `make down` was started without `make up`, and ends the shutdown.
     shutdown.end(engine, older_than_seconds=shutdown.LONGEST_SECONDS)
     tables = catalog.load()
-    schedules = {flow: table.schedule for flow, table in tables.flows.items()}
+    schedules = {flow: table.cron for flow, table in tables.flows.items()}
     for flow, result in schedule.follow(engine, schedules, next_tick).items():
         logs.info(f"by its schedule, it {result}", flow)
     kafka_connections.store(tables)

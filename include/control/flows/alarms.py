@@ -53,8 +53,8 @@ class AlarmKind(StrEnum):
 
 @dataclass(frozen=True)
 class Alarm:
-    """runbook: a page in docs/runbooks. next_step: for a person, in words. command: with the fields `subject` and
-    `table`; empty: the action that corrects the flow.
+    """runbook: a page in docs/runbooks. next_step: for a person, in words. command: with the fields `subject`,
+    `table`, and `form` of a DAG for the table; empty: the action that corrects the flow.
 
     part: of the subject, where it has alarms of its own; empty for a flow.
     is_sent_at_once: whether it is sent although its subject has an open alarm of another kind.
@@ -83,7 +83,7 @@ ALARMS = {
     AlarmKind.WINDOW_FAILED: Alarm(
         "window-failed",
         "correct its cause, then run it again",
-        "airflow dags trigger maintain.{subject}",
+        "airflow dags trigger maintain -c {form}",
         part="window",
     ),
     AlarmKind.HELD_BACK: Alarm("held-back", "start, or release, the reader", "sluice plan {subject}", part="vacuum"),
@@ -114,7 +114,8 @@ def command(kind: str, subject: str, number: int, error: str = "", driver: str =
     An action that needs an approval is one of Airflow. Others work without it.
     """
     if template := ALARMS[AlarmKind(kind)].command:
-        return template.format(subject=subject, table=table_of(subject))
+        form = shlex.quote(json.dumps({"table": subject}))
+        return template.format(subject=subject, table=table_of(subject), form=form)
     action, reason = action_for(error), f"incident {number}"
     if action != RESTART:
         form = json.dumps({"flow": subject, "action": action, "reason": reason})

@@ -298,7 +298,7 @@ def notes() -> list[str]:
 
 def test_a_view_that_was_never_refreshed_says_so_and_what_it_waits_for():
     lake.rows(CLICKS.name, NOW - 900, 10)
-    next_time = "next by `airflow dags trigger refresh.gold.joined`"
+    next_time = """next by `airflow dags trigger refresh -c '{"table": "gold.joined"}'`"""
     assert f"gold.joined: never refreshed: silver.buys, which it reads, holds no rows yet; {next_time}" in notes()
     assert refreshes.missing_sources([JOINED, ABOVE]) == {"gold.joined": "silver.buys", "gold.above": "gold.joined"}
     lake.rows(BUYS.name, NOW - 900, 10)

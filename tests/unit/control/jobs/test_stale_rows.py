@@ -150,7 +150,8 @@ def test_the_words_say_since_which_batch_and_the_command_that_mends_it(engine: E
         in description
     )
     assert (
-        """airflow dags trigger backfill.silver.orders -c '{"from": "2026-03-01", "to": "2026-03-09"}'""" in description
+        """airflow dags trigger backfill -c '{"table": "silver.orders", "from": "2026-03-01", "to": "2026-03-09"}'"""
+        in description
     )
     whole_table_mark = replace(mark, range=Slice())
     assert "spark-submit jobs/backfill.py --table silver.orders --full, or action keep old rows" in outdated_words(
