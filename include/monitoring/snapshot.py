@@ -135,7 +135,8 @@ class TableDetails:
     columns: name, type, comment. rules: name, otherwise, rows, broke, pass_rate. versions, newest first: version, at,
     operation, kind, flow, batch, rows, files, bytes. quarantine: rules, reason, flow, batch, at, origin; no values of
     rows. broken_rules: quarantined rows by rule. file_sizes: data files by their upper bound in bytes. readers: who
-    reads it. held_by, held_version: who holds VACUUM back, as of held_at. unknown: by part, why it is not known.
+    reads it. held_by, held_version: who holds VACUUM back. These and the quarantine are as of held_at. unknown: by
+    part, why it is not known.
     """
 
     table: str

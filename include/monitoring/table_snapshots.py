@@ -29,8 +29,8 @@ QUARANTINED_ROWS = 5
 # Upper bounds of data files; larger ones come under the last name.
 FILE_SIZES = {"1 MB": 1e6, "16 MB": 16e6, "128 MB": 128e6, "1 GB": 1e9}
 LARGER = "more"
-# Who holds VACUUM back is looked up in checkpoints and commits of hours, and changes slowly.
-HOLDS_SECONDS = 600
+# Who holds VACUUM back is looked up in checkpoints and commits of hours, and a sample of a quarantine in all its files.
+SLOW_PARTS_SECONDS = 600
 # A damaged or missing part of one table must not hide the others.
 ERRORS = (SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError)
 
@@ -98,7 +98,7 @@ def _log(table: str) -> DeltaLog | None:
 
 
 def _is_due(details: TableDetails, now_seconds: float) -> bool:
-    return not 0 <= now_seconds - details.held_at < HOLDS_SECONDS
+    return not 0 <= now_seconds - details.held_at < SLOW_PARTS_SECONDS
 
 
 def _counted(declared: TableSnapshot, before: TableSnapshot) -> TableSnapshot:
@@ -144,7 +144,8 @@ def _looked_at(
     )
     kept = before or details
     rejects = _kept(kept, "quarantine", "quarantine_version", "broken_rules")
-    if rejected and kept.quarantine_version != rejected.newest:
+    has_first = rejected is not None and kept.quarantine_version is None
+    if rejected and kept.quarantine_version != rejected.newest and (has_first or _is_due(kept, now_seconds)):
         rejects = parts.look("quarantine", lambda: _quarantine(table, rejected)) or {}
     holds = _kept(kept, "held_by", "held_version", "held_at")
     if _is_due(kept, now_seconds):
