@@ -26,6 +26,7 @@ NAMES = (
     "sources",
     "progress",
     "status",
+    "console",
     "hundreds",
     "growth",
     "ledger",

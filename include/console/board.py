@@ -41,8 +41,8 @@ class FlowLine:
         return ", ".join(filter(None, (self.driver, self.host)))
 
     @property
-    def order(self) -> tuple[bool, Severity, str]:
-        return not self.needs_person, states.severity(self.state), self.flow
+    def order(self) -> tuple[bool, bool, Severity, str]:
+        return not self.needs_person, self.is_view, states.severity(self.state), self.flow
 
 
 def view(lines: Sequence[FlowLine], query: Mapping[str, str]) -> dict[str, Any]:
