@@ -79,7 +79,7 @@ def _of_table(
     before: TableSnapshot | None,
     now_seconds: float,
 ) -> tuple[TableSnapshot, TableDetails | None]:
-    """Returns the table, and its details where these have to be stored anew."""
+    """Returns the table, and its details where these have changed."""
     try:
         log, rejected = _log(table.name), _log(table.quarantine)
         if log is None:
