@@ -17,6 +17,7 @@ from include.errors import UsageError
 from include.lake import locations
 from include.settings import from_environment, settings
 from tests.conftest import ROOT
+from tests.support import scheduler
 
 GUIDE = ROOT / "docs" / "guides" / "run-your-own-dag.md"
 TABLE = "gold.revenue_by_country"
@@ -34,25 +35,16 @@ def waiting_dag(dags, tmp_path: Path):
     bag = DagBag(str(folder))
     assert bag.import_errors == {}
     sync_bag_to_db(bag, "dags-folder", None)
-    scheduler()._update_asset_orphanage()
+    scheduler.notice_assets()
     return "send_revenue"
-
-
-def scheduler():
-    from airflow.jobs.job import Job
-    from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
-
-    return SchedulerJobRunner(Job(), executors=[])
 
 
 def schedule_runs(dag_id: str) -> list[list[dict]]:
     """Let the scheduler create the runs that are due. Returns the extras of the events of each run."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
-    from airflow.utils.sqlalchemy import prohibit_commit
 
-    with create_session() as session, prohibit_commit(session) as guard:
-        scheduler()._create_dagruns_for_dags(guard, session)
+    scheduler.create_runs()
     with create_session() as session:
         runs = session.scalars(select(DagRun).where(DagRun.dag_id == dag_id).order_by(DagRun.id)).unique()
         return [[event.extra for event in run.consumed_asset_events] for run in runs]

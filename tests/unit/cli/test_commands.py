@@ -145,7 +145,7 @@ def test_status_and_processes_begin_with_what_is_wrong(run, stored):
     headline = f"1 of 1 flows needs you: WINDOW FAILED window {TABLE}."
     status, processes = run("status"), run("processes")
     assert (status.splitlines()[0], processes.startswith(headline)) == (headline, True)
-    assert f"  command  airflow dags trigger maintain.{TABLE}" in status.splitlines()
+    assert f"""  command  airflow dags trigger maintain -c '{{"table": "{TABLE}"}}'""" in status.splitlines()
     document = json.loads(run("status", "--troubles", "--json"))
     assert (document["headline"], len(document["troubles"])) == (headline, 1)
     assert {"backfill 1", "window 1"} == {work["subject"] for work in document["work"]}
