@@ -322,7 +322,7 @@ def test_a_view_of_an_empty_table_is_replaced_and_says_so_and_one_of_none_is_lef
     assert f"{first.name}: replaced: 0 rows" in output
     assert (
         f"""silver.{name} held no rows yet; next by `airflow dags trigger refresh -c '{{"table": "{first.name}"}}'`"""
-        in output
+        in "\n".join(caplog.messages)
     )
     assert refreshes.staleness_words(first).startswith(f"last refreshed when silver.{name} held no rows")
     append(f"silver.{name}", [{"n": 1, "part": 1}], "n INT, part INT")
