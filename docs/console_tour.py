@@ -6,19 +6,16 @@ axe-core that are serious, if AXE names its file (`npm install axe-core`). Needs
 """
 
 import os
-import shutil
 import signal
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 from sqlalchemy import Engine
 
-from docs.screenshot import OPTIONS
+from docs.screenshot import OPTIONS, signed_in
 from include.control.leases import lease
 from include.control.store import database
 from include.errors import SetupError, report
-from include.local.airflow import Airflow
-from include.local.processes import Platform
 from include.settings import ROOT, settings
 
 IMAGES = ROOT / "docs" / "images"
@@ -30,13 +27,7 @@ WORST = "critical", "serious"
 
 
 def main() -> None:
-    browser_path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser_path is None:
-        raise SetupError("chromium is not on PATH: install it, on Debian and Ubuntu with apt-get install chromium")
-    airflow = Airflow(settings(), Platform(settings().home), {})
-    token = airflow.token()
-    if token is None:
-        raise SetupError(f"Airflow does not answer at {airflow.url}: start the platform with make up")
+    browser_path, airflow, token = signed_in()
     violations: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=OPTIONS)

@@ -25,7 +25,8 @@ OPTIONS = [
 ]
 
 
-def main() -> None:
+def signed_in() -> tuple[str, Airflow, str]:
+    """The path of Chromium, and the running Airflow with the token of its user. Raises SetupError."""
     browser_path = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser_path is None:
         raise SetupError("chromium is not on PATH: install it, on Debian and Ubuntu with apt-get install chromium")
@@ -33,6 +34,11 @@ def main() -> None:
     token = airflow.token()
     if token is None:
         raise SetupError(f"Airflow does not answer at {airflow.url}: start the platform with make up")
+    return browser_path, airflow, token
+
+
+def main() -> None:
+    browser_path, airflow, token = signed_in()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=OPTIONS)
         context = browser.new_context(viewport=SIZE, color_scheme="light", timezone_id="UTC")
