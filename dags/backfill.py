@@ -38,7 +38,7 @@ job_dags(
     [table for table in catalog.load().tables.values() if ranges.refusal(table) is None],
     Steps(
         SparkJob("backfill", "backfill", arguments, retries=2),
-        plan=lambda run: jobs.plan_backfill(run.table, run.form, run.day),
+        plan=jobs.plan_backfill,
         driver=Driver(JobKind.BACKFILL, jobs.ask_for_backfill),
     ),
     params=jobs.BACKFILL_FORM,

@@ -116,6 +116,13 @@ class LedgerMismatch(SluiceError):
         self.key = hashlib.sha256((about or sentence).encode()).hexdigest()[:8]
 
 
+class AuditBroken(SluiceError):
+    """A row of the audit was changed, removed or inserted."""
+
+    exit_code = 11
+    needs_person = True
+
+
 def report(main: Callable[[], None]) -> None:
     """Run an entry point. For a `SluiceError`, print its sentence to stderr and exit with its code.
 

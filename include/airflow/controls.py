@@ -1,5 +1,6 @@
 """The form of `control.stream`: its validation, its effect in words, and its execution."""
 
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from airflow.sdk import Param
@@ -161,27 +162,26 @@ def run_command(
     decision = evaluate_approval(answer, request.who)
     if not decision.is_approved:
         _refuse(engine, request, decision.message)
-    approver = f"{request.who}, {decision.message}"
+    request = replace(request, approver=decision.by)
     if request.job:
-        return [_give_up(engine, request, approved, approver)]
+        return [_give_up(engine, request, approved)]
     (flow,) = request.flows
     if request.action is Action.SKIP:
         planned = _planned(request)
         if planned.lines != approved:
             _refuse(engine, request, f"the flow has come to {' and '.join(planned.lines)} since")
-        return commands.execute(
-            engine, Command(request.action, request.flows, approver, request.reason, planned=planned)
-        )
+        return commands.execute(engine, replace(request, planned=planned))
     if generation(flow) != approved:
         change = f"generation {generation(flow)} of its checkpoint has begun since this was asked for"
         _refuse(engine, request, change)
-    return commands.execute(engine, Command(request.action, request.flows, approver, request.reason))
+    return commands.execute(engine, request)
 
 
-def _give_up(engine: Engine, request: Command, approved: int | list[str] | None, approver: str) -> str:
+def _give_up(engine: Engine, request: Command, approved: int | list[str] | None) -> str:
     assert request.job and isinstance(approved, list)
+    persons = request.who, request.approver
     try:
-        result = giving_up.carry_out(engine, catalog.load(), request.job, approved, approver, request.reason)
+        result = giving_up.carry_out(engine, catalog.load(), request.job, approved, *persons, request.reason)
     except (UsageError, LeaseHeld) as error:
         _refuse(engine, request, str(error))
     return f"{request.job}: {result}"
@@ -190,5 +190,6 @@ def _give_up(engine: Engine, request: Command, approved: int | list[str] | None,
 def _refuse(engine: Engine, request: Command, reason: str) -> NoReturn:
     target, result = request.job or request.flows[0], f"nothing done, {reason}"
     with database.transaction(engine) as connection:
-        audit.record(connection, request.who, request.action, target, request.reason, result, has_effect=False)
+        words = request.action, target, request.reason, result
+        audit.record(connection, request.who, *words, has_effect=False, approver=request.approver)
     raise AirflowSkipException(f"{target}: {result}")

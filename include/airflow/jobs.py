@@ -33,12 +33,14 @@ BACKFILL_FORM = {
     "from": Param(None, type=["null", "string"], description=f"where the range begins: {MOMENT}"),
     "to": Param(None, type=["null", "string"], description="before which it ends"),
     "where": in_driver.WHERE_PARAM,
+    "reason": Param("", type="string", description="for whoever reads the audit"),
     "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
 }
 
 
-def plan_backfill(name: str, form: dict[str, Any], day: tuple[str, str] | None) -> dict[str, str]:
-    """Returns the range as the job takes it. day: of a run of `airflow backfill create`. Raises as `_preview`."""
+def plan_backfill(run: Run) -> dict[str, str]:
+    """Returns the range as the job takes it, and records who asked for it. Raises as `_preview`."""
+    name, form, day = run.table, run.form, run.day
     planned: dict[str, str] = {}
 
     def range_of(table: Table) -> Slice:
@@ -47,6 +49,9 @@ def plan_backfill(name: str, form: dict[str, Any], day: tuple[str, str] | None) 
         return ranges.parse_slice(table, begin, end)
 
     _preview(name, form, range_of)
+    with database.transaction(database.connect(settings().control_url)) as connection:
+        result = f"asked for as {run.id}: {range_of(catalog.load().table(name))}"
+        audit.record(connection, run.requester or "unknown", "backfill", name, form["reason"], result)
     return planned
 
 
@@ -101,9 +106,8 @@ def full_refresh_arguments(
     decision = evaluate_approval(answer, requester)
     result = f"is begun, {decision.message}" if decision.is_approved else f"nothing done, {decision.message}"
     with database.transaction(engine) as connection:
-        audit.record(
-            connection, requester or "unknown", FULL_REFRESH, name, form["reason"], result, decision.is_approved
-        )
+        words, approver = (FULL_REFRESH, name, form["reason"], result), decision.by if decision.is_approved else None
+        audit.record(connection, requester or "unknown", *words, decision.is_approved, approver)
     if not decision.is_approved:
         raise AirflowSkipException(f"{name}: {result}")
     return ["--table", name, "--full", *["--alone"] * form["alone"], "--run", run_id]

@@ -62,6 +62,7 @@ COMMANDS = {
         "rebuild": ("include.cli.jobs:show_rebuild", "preview of a reset"),
         "hold": ("include.cli.jobs:hold", "keep old versions"),
         "release-hold": ("include.cli.jobs:release_hold", "keep them no more"),
+        "audit": ("include.cli.audit:audit", "verify or export it"),
     },
 }
 # Each kind of job by itself, as `python -m include.ledger` lists them.

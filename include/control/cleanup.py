@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator
 from sqlalchemy import ColumnElement, Engine, String, Table, cast, delete, exists, func, or_, select, tuple_
 
 from include import retention
-from include.control import schedule
-from include.control.flows import sizing
 from include.control.jobs.store import PLANNED, SKIPPED
 from include.control.jobs.windows import ASKED, OPEN
 from include.control.store import database
+from include.control.store.audit_chain import Chain
 from include.control.store.job_id import JobKind
 from include.control.store.job_schema import job_events, jobs
 from include.control.store.schema import (
@@ -49,11 +48,9 @@ def _old_rows(now_seconds: float) -> Iterator[tuple[Table, Condition]]:
     def before(days: float) -> float:
         return now_seconds - days * DAY_SECONDS
 
-    is_routine = (audits.c.who == schedule.REQUESTER) | (
-        (audits.c.who == sizing.REQUESTER) & audits.c.has_effect.is_(False)
-    )
-    old_routine = is_routine & (audits.c.at < before(retention.ROUTINE_DAYS))
-    yield audits, _but_newest(audits, or_(audits.c.at < before(retention.AUDIT_DAYS), old_routine))
+    for chain in Chain:
+        yield audits, _beginning_of(chain, before(chain.kept_days))
+    yield audits, _but_newest(audits, audits.c.chain.is_(None) & (audits.c.at < before(retention.AUDIT_DAYS)))
     changed_nothing = scale_decisions.c.size == scale_decisions.c.size_before
     old_decision = or_(
         scale_decisions.c.at < before(retention.AUDIT_DAYS),
@@ -97,6 +94,16 @@ def _old_jobs(before: Callable[[float], float]) -> Condition:
     return or_(skipped, old_window, is_done, is_dropped)
 
 
+def _beginning_of(chain: Chain, oldest_seconds: float) -> Condition:
+    """The rows before the newest one of those that are too old, which begins the chain from then on."""
+    others = audits.alias()
+    first_kept = select(func.min(others.c.number)).where(others.c.chain == chain, others.c.at >= oldest_seconds)
+    newest = select(func.max(others.c.number) + 1).where(others.c.chain == chain)
+    is_old = audits.c.number < func.coalesce(first_kept.scalar_subquery(), newest.scalar_subquery())
+    begins = select(func.max(audits.c.number)).where(audits.c.chain == chain, is_old).scalar_subquery()
+    return (audits.c.chain == chain) & (audits.c.number < begins)
+
+
 def _but_newest(table: Table, is_old: Condition) -> Condition:
     """Excludes the newest row: SQLite would reuse its number, because it continues from the highest number it finds."""
     return is_old & (table.c.number < select(func.max(table.c.number)).scalar_subquery())
@@ -107,7 +114,9 @@ def _delete(engine: Engine, table: Table, is_old: Condition) -> int:
     count, total = MOST_ROWS, 0
     while count == MOST_ROWS:
         with database.transaction(engine) as connection:
-            keys = connection.execute(select(*table.primary_key.columns).where(is_old).limit(MOST_ROWS)).all()
+            # In order: what is left of the audit after each transaction is still a chain.
+            oldest = select(*table.primary_key.columns).where(is_old).order_by(*table.primary_key.columns)
+            keys = connection.execute(oldest.limit(MOST_ROWS)).all()
             count = connection.execute(delete(table).where(key.in_(keys), is_old)).rowcount if keys else 0
         total += count
     return total

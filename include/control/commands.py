@@ -52,7 +52,8 @@ DESTRUCTIVE = frozenset({Action.ACCEPT_DATA_LOSS, Action.RESET_CHECKPOINT, Actio
 @dataclass(frozen=True)
 class Command:
     """driver: restarts the whole process; the other actions apply to each of `flows`. hours: how long an alarm is
-    acknowledged. job: the job to give up, such as "rewind 3". planned: the batch to skip.
+    acknowledged. job: the job to give up, such as "rewind 3". planned: the batch to skip. approver: of a destructive
+    action.
     """
 
     action: Action
@@ -63,6 +64,12 @@ class Command:
     hours: float = ACKNOWLEDGED_HOURS
     job: str | None = None
     planned: BatchToSkip | None = None
+    approver: str | None = None
+
+    @property
+    def persons(self) -> str:
+        """Who asked for it and who approved it, in words."""
+        return f"{self.who}, approved by {self.approver}" if self.approver else self.who
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,8 @@ def execute_in(connection: Connection, command: Command) -> dict[str, Result]:
             orders.lock(connection, command.flows)
         results = {flow: _execute_for(connection, command, flow) for flow in command.flows}
     for target, result in results.items():
-        audit.record(connection, command.who, command.action, target, command.reason, result.message, result.has_effect)
+        words = command.action, target, command.reason, result.message
+        audit.record(connection, command.who, *words, result.has_effect, command.approver)
     return results
 
 
@@ -159,7 +167,7 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
         case Action.RELEASE if flow in lease.alive(connection):
             return _nothing("it still ends the current batch: ask again in a moment")
         case Action.RELEASE:
-            vacuum_holds.release(connection, flow, command.who, command.reason)
+            vacuum_holds.release(connection, flow, command.persons, command.reason)
             return Result("VACUUM no longer waits for it, and it has to be rebuilt")
         case Action.KEEP_OLD_ROWS if stale_rows.keep_rows(connection, flow):
             return Result("its older rows stay as they are")
@@ -224,7 +232,7 @@ def _skip(connection: Connection, command: Command, flow: str) -> Result:
     if command.planned is None:
         return _nothing("no batch of it is planned")
     what = f"batch {command.planned.batch} of generation {command.planned.generation}"
-    if not skips.approve(connection, flow, command.planned, command.who, command.reason):
+    if not skips.approve(connection, flow, command.planned, command.persons, command.reason):
         return _nothing(f"{what} is left out already")
     orders.restart(connection, flow)
     return Result(f"leaves out {what}, which reads {command.planned.reads}")
@@ -235,7 +243,8 @@ def _reset(connection: Connection, command: Command, flow: str) -> Result:
     pending = connection.execute(select(resets.c.accepts_loss).where(resets.c.flow == flow)).scalar_one_or_none()
     if pending is not None and pending >= accepts_loss and not _has_failed(connection, (flow,)):
         return _nothing("that is asked for already and happens at its next start")
-    values = {"flow": flow, "accepts_loss": accepts_loss, "who": command.who, "reason": command.reason}
+    persons = {"who": command.who, "approver": command.approver}
+    values = {"flow": flow, "accepts_loss": accepts_loss, **persons, "reason": command.reason}
     statement = database.insert(connection, resets).values(values)
     # A plain reset must not replace a reset that accepts a data loss, which has shown the loss to the approver.
     upsert = statement.on_conflict_do_update(index_elements=["flow"], set_=values, where=~resets.c.accepts_loss)

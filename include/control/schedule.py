@@ -8,10 +8,10 @@ from include.control import commands
 from include.control.commands import Action, Command
 from include.control.flows import orders
 from include.control.jobs import held_flows
-from include.control.store import database
+from include.control.store import audit, database
 from include.control.store.schema import desired, ticks
 
-REQUESTER = "schedule"
+REQUESTER = audit.SCHEDULE
 
 
 def follow(

@@ -57,7 +57,9 @@ def plan(engine: Engine, tables: Catalog, job: str) -> Leftovers:
     return remains
 
 
-def carry_out(engine: Engine, tables: Catalog, job: str, approved: list[str], who: str, reason: str) -> str:
+def carry_out(
+    engine: Engine, tables: Catalog, job: str, approved: list[str], who: str, approver: str | None, reason: str
+) -> str:
     """Gives the job up, and describes what was done. approved: the lines that somebody has approved.
 
     Raises UsageError where the lines have changed since, LeaseHeld where the job's process is alive, and Unreachable.
@@ -74,7 +76,7 @@ def carry_out(engine: Engine, tables: Catalog, job: str, approved: list[str], wh
             step()
         description = "; ".join(remains.lines)
         with database.transaction(engine) as connection:
-            audit.record(connection, who, ACTION, name, reason, description)
+            audit.record(connection, who, ACTION, name, reason, description, approver=approver)
     finally:
         lease.release(engine, leases)
     return description

@@ -118,7 +118,7 @@ def test_a_job_is_given_up_once_another_person_has_read_what_that_leaves_and_app
         audit_rows = connection.execute(
             select(audits).where(audits.c.action == "give up").order_by(audits.c.number)
         ).all()
-    assert [row.who for row in audit_rows] == ["ada"] * 4 + ["ada, approved by grace"]
+    assert [(row.who, row.approver) for row in audit_rows] == [("ada", None)] * 3 + [("ada", "grace")] * 2
     assert {row.target for row in audit_rows} == {job}
 
 

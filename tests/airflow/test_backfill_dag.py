@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from include import catalog
 from include.airflow import jobs
+from include.airflow.run import Run
 from include.control.jobs import store
 from include.control.jobs.backfills import Backfill
 from include.project import ranges
@@ -18,7 +19,7 @@ from tests.support.flows import only_in_full_runs
 from tests.support.pipeline import random_events
 
 SILVER, BRONZE = "silver.tracker_readings", "bronze.tracker_events"
-FORM = {"from": None, "to": None, "where": "driver", "dry_run": False}
+FORM = {"from": None, "to": None, "where": "driver", "reason": "", "dry_run": False}
 
 
 def test_every_table_that_can_be_backfilled_has_its_dag_and_no_other(dags):
@@ -110,7 +111,7 @@ def test_what_cannot_be_done_is_refused_before_spark_starts(monkeypatch, tmp_pat
     settings.cache_clear()
     try:
         with pytest.raises(AirflowFailException, match=f"^{sentence}"):
-            jobs.plan_backfill(table, FORM | asked, day)
+            jobs.plan_backfill(Run("manual", {"table": table, **FORM, **asked}, "ada", day, None, None))
     finally:
         monkeypatch.undo()
         settings.cache_clear()

@@ -195,10 +195,11 @@ def test_a_reset_happens_only_once_a_person_approved_it_however_often_it_was_pas
     running.answer("second", "Approve")
     running.wait("second", "obey", "success")
     (reset,) = rows_of(running.engine, resets)
-    who = f"{getpass.getuser()}, approved by {environment.USER}"
-    assert (reset.flow, reset.accepts_loss, reset.who, reset.reason) == (FLOW, False, who, "a test")
-    audit = [(row.target, row.who) for row in rows_of(running.engine, audits) if row.action == "reset checkpoint"]
-    assert audit == [(FLOW, who)] * 2
+    who, approver = getpass.getuser(), environment.USER
+    assert (reset.flow, reset.accepts_loss, reset.reason) == (FLOW, False, "a test")
+    assert (reset.who, reset.approver) == (who, approver)
+    audit = [row for row in rows_of(running.engine, audits) if row.action == "reset checkpoint"]
+    assert [(row.target, row.who, row.approver) for row in audit] == [(FLOW, who, approver)] * 2
     # The command is stored, but `supervise` is paused, so the task fails.
     running.wait("first", "now", "failed")
 

@@ -12,12 +12,13 @@ from include.control.store.schema import losses, releases, resets
 
 @dataclass(frozen=True)
 class Reset:
-    """accepts_loss: skip records that the topic no longer holds. who and reason: of the command."""
+    """accepts_loss: skip records that the topic no longer holds. who, reason and approver: of the command."""
 
     flow: str
     accepts_loss: bool
     who: str
     reason: str
+    approver: str | None = None
 
 
 class LostRange(Protocol):
@@ -37,7 +38,7 @@ def pending(engine: Engine, flow: str) -> Reset | None:
     """The reset that is due at the flow's next start. Raises Unreachable."""
     with database.reading(engine) as connection:
         row = connection.execute(select(resets).where(resets.c.flow == flow)).one_or_none()
-        return Reset(row.flow, row.accepts_loss, row.who, row.reason) if row else None
+        return Reset(row.flow, row.accepts_loss, row.who, row.reason, row.approver) if row else None
 
 
 def request(connection: Connection, reset: Reset) -> None:
@@ -62,13 +63,14 @@ def complete(engine: Engine, reset: Reset, generation: int, lost: Iterable[LostR
         common = {
             "generation": generation,
             "accepted_at": database.now(connection),
-            "who": reset.who,
+            "who": f"{reset.who}, approved by {reset.approver}" if reset.approver else reset.who,
             "reason": reset.reason,
         }
         if ranges:
             connection.execute(losses.insert(), [range_ | common for range_ in ranges])
         result = f"generation {generation} begins" + (f", lost: {len(ranges)} ranges" if ranges else "")
-        audit.record(connection, reset.who, "new generation", reset.flow, reset.reason, result)
+        words = "new generation", reset.flow, reset.reason, result
+        audit.record(connection, reset.who, *words, approver=reset.approver)
         # Another reset may have been requested meanwhile.
         is_same = (resets.c.flow == reset.flow) & (resets.c.accepts_loss == reset.accepts_loss)
         connection.execute(resets.delete().where(is_same))

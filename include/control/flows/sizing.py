@@ -10,7 +10,7 @@ from include.control.flows.scale import Decision, Load, Observed, Reason, Verdic
 from include.control.store import audit, database
 from include.control.store.schema import driver_sizes, scale_decisions
 
-REQUESTER = "scaling"
+REQUESTER = audit.SCALING
 # How long a decision that is no news is kept: it is the past of later ones.
 PAST_SECONDS = 1_800
 # The watchdog may start a run of the supervisor at any time. Two verdicts of one moment would agree.

@@ -245,7 +245,7 @@ def approve(engine: Engine, job: StoredJob, approver: str) -> None:
     with database.transaction(engine) as connection:
         job_events.record(connection, job.id, Event.APPROVED, approver)
         result = f"{job.message}: approved by {approver}"
-        audit.record(connection, job.who, job.kind, job.table, job.reason, result)
+        audit.record(connection, job.who, job.kind, job.table, job.reason, result, approver=approver)
 
 
 def require_approved(engine: Engine, job: StoredJob) -> None:

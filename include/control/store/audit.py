@@ -1,9 +1,15 @@
-"""The audit: who has changed what, when and why, and with which result."""
+"""The audit: who has changed what, when and why, who approved it, and with which result."""
+
+from functools import partial
+from typing import Any
 
 from sqlalchemy import Connection
 
-from include.control.store import database
+from include.control.store import audit_chain, database
+from include.control.store.audit_chain import SCALING as SCALING
+from include.control.store.audit_chain import SCHEDULE as SCHEDULE
 from include.control.store.schema import audits
+from include.control.store.storable_text import storable
 
 
 def record(
@@ -14,7 +20,16 @@ def record(
     reason: str,
     result: str,
     has_effect: bool = True,
+    approver: str | None = None,
 ) -> None:
-    """Write one line of the audit. result: a sentence."""
-    values = {"at": database.now(connection), "who": requester, "action": action, "target": target, "reason": reason}
-    connection.execute(audits.insert().values(result=result, has_effect=has_effect, **values))
+    """Write one row of the audit at the end of the transaction. result: a sentence. approver: None: none was needed."""
+    texts = {"who": requester, "approver": approver, "action": action, "target": target, "reason": reason}
+    values = {name: value and storable(value) for name, value in {**texts, "result": result}.items()}
+    database.before_commit(connection, partial(_append, connection, {**values, "has_effect": has_effect}))
+
+
+def _append(connection: Connection, row: dict[str, Any]) -> None:
+    # Taken last: a transaction that waits for another lock while it holds this one could block the one that has it.
+    database.serialize(connection, "audit")
+    rows = audit_chain.chained([{**row, "at": database.now(connection)}], audit_chain.heads(connection))
+    connection.execute(audits.insert(), list(rows))

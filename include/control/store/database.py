@@ -97,6 +97,7 @@ def _wait(connection: Any, timeout_error: type[Exception], generator: Any, inter
 URLS = {"sqlite", "postgresql+psycopg"}
 MISTAKES = (DataError, IntegrityError, ProgrammingError)
 READ_ONLY_SQL_TRANSACTION = "25006"
+LAST_ACTIONS = "sluice.last_actions"
 
 
 @lru_cache
@@ -195,7 +196,21 @@ def transaction(engine: Engine) -> Iterator[Connection]:
     """One short transaction that may write. Raises Unreachable if the database does not answer or stays locked."""
     # A wrong query is a bug, which no retry cures.
     with _raises_unreachable("the control database", "see SLUICE_CONTROL_URL", MISTAKES), engine.begin() as connection:
-        yield connection
+        last_actions: list[Callable[[], None]] = []
+        # The next transaction may use the same connection of the pool.
+        info = connection.info
+        info[LAST_ACTIONS] = last_actions
+        try:
+            yield connection
+            for action in last_actions:
+                action()
+        finally:
+            del info[LAST_ACTIONS]
+
+
+def before_commit(connection: Connection, action: Callable[[], None]) -> None:
+    """Calls the action when the block of `transaction` has ended, right before the commit."""
+    connection.info[LAST_ACTIONS].append(action)
 
 
 def retry_while_unreachable(action: Callable[[], None], is_over: Callable[[], bool] = lambda: False) -> None:

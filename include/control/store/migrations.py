@@ -7,11 +7,12 @@ that it writes there are moved when the next process connects.
 """
 
 import re
+from collections.abc import Callable
 
 from sqlalchemy import Connection, inspect, select, text, update
 
 from include import logs
-from include.control.store import schema
+from include.control.store import audit_chain, schema
 from include.control.store.job_schema import metadata
 from include.errors import UsageError
 
@@ -27,8 +28,8 @@ _MOVE_MARKS = (
     "DELETE FROM outdated",
 )
 # For each version from 1 on, what the next one changes, in a line for people, and the statements that lead to it, in
-# SQL common to SQLite and PostgreSQL.
-MIGRATIONS: dict[str, tuple[str, ...]] = {
+# SQL common to SQLite and PostgreSQL, or a function where SQL cannot do it.
+MIGRATIONS: dict[str, tuple[str | Callable[[Connection], None], ...]] = {
     "marks of outdated rows get the definition of these rows, and whether they have no time": (
         "ALTER TABLE outdated ADD COLUMN definition VARCHAR",
         "ALTER TABLE outdated ADD COLUMN without_time BOOLEAN",
@@ -104,6 +105,15 @@ MIGRATIONS: dict[str, tuple[str, ...]] = {
         "UPDATE incident SET over_told_at = ended_at WHERE ended_at IS NOT NULL AND told_at IS NOT NULL",
         "ALTER TABLE driver ADD COLUMN log VARCHAR",
     ),
+    "the audit gets approvers, and hashes that chain its rows": (
+        "ALTER TABLE audit ADD COLUMN approver VARCHAR",
+        "ALTER TABLE audit ADD COLUMN chain VARCHAR",
+        "ALTER TABLE audit ADD COLUMN previous_hash VARCHAR",
+        "ALTER TABLE audit ADD COLUMN hash VARCHAR",
+        "CREATE INDEX IF NOT EXISTS audit_of_chain ON audit (chain, number)",
+        "ALTER TABLE reset ADD COLUMN approver VARCHAR",
+        audit_chain.seal,
+    ),
 }
 
 
@@ -146,6 +156,9 @@ def migrate(connection: Connection) -> None:
     late = _MOVE_MARKS if version == newest_version() and _has_marks_to_move(connection, found) else ()
     for statements in (*(statements for _, statements in due), late):
         for statement in statements:
+            if not isinstance(statement, str):
+                statement(connection)
+                continue
             table = re.search(r"(?:ALTER TABLE|FROM) (\w+)", statement)
             # A table that was missing has all its columns, and no rows.
             if table is None or table[1] not in missing:

@@ -115,6 +115,7 @@ resets = Table(
     Column("accepts_loss", Boolean, nullable=False, comment="whether to skip what the topic no longer holds"),
     Column("who", String, nullable=False),
     Column("reason", String, nullable=False),
+    Column("approver", String, comment="NULL: none was needed"),
 )
 
 readers = Table(
@@ -238,6 +239,11 @@ audits = Table(
     Column("reason", String, nullable=False),
     Column("result", String, nullable=False),
     Column("has_effect", Boolean, comment="whether it changed anything; NULL: an older build, and it may have"),
+    Column("approver", String, comment="NULL: none was needed, or nobody approved it"),
+    Column("chain", String, comment="include.control.store.audit_chain.Chain"),
+    Column("previous_hash", String, comment="of the row before it in its chain; empty: it is the first"),
+    Column("hash", String, comment="SHA-256 of previous_hash and of all columns but number; NULL: an older build"),
+    Index("audit_of_chain", "chain", "number"),
 )
 
 pulses = Table(

@@ -39,6 +39,7 @@ TABLE = "bronze.clicks"
 ARGUMENTS = {
     **dict.fromkeys(("expectations", "quarantine", "inspect", "plan", "progress"), (TABLE,)),
     "explain": (TABLE, "--version", "1"),
+    "audit": ("verify",),
     "rewind": (TABLE, "2999-01-01"),
 }
 

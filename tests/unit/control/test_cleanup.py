@@ -11,6 +11,7 @@ from include.control.cleanup import DAY_SECONDS
 from include.control.flows import sizing
 from include.control.jobs import store
 from include.control.store import database
+from include.control.store.audit_chain import Chain
 from include.control.store.job_schema import job_events, jobs
 from include.control.store.schema import (
     acknowledgements,
@@ -42,8 +43,9 @@ def count(engine: Engine, table: Table) -> int:
         return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
 
-def audit(at: float, who: str = "ada") -> dict:
-    return {"at": at, "who": who, "action": "stop", "target": TABLE, "reason": "a test", "result": "stops"}
+def audit(at: float, who: str = "ada", has_effect: bool = True) -> dict:
+    words = {"action": "stop", "target": TABLE, "reason": "a test", "result": "stops"}
+    return {"at": at, "who": who, **words, "has_effect": has_effect, "chain": str(Chain.of(who, has_effect))}
 
 
 def incident(number: int, began_at: float, ended_at: float | None) -> dict:
@@ -101,8 +103,9 @@ def test_a_second_year_makes_the_control_database_no_larger_than_the_first(tmp_p
     assert sizes[-1] < 1.1 * sizes[410 // step_days]
     audit_steps, routine_steps = retention.AUDIT_DAYS // step_days, retention.ROUTINE_DAYS // step_days
     by_schedule = column(engine, audits, "who").count(schedule.REQUESTER)
-    assert by_schedule == 200 * routine_steps
-    assert count(engine, audits) - by_schedule == 20 * audit_steps == count(engine, incidents)
+    begins_chain = 1
+    assert by_schedule == 200 * routine_steps + begins_chain
+    assert count(engine, audits) - by_schedule - begins_chain == 20 * audit_steps == count(engine, incidents)
     assert count(engine, jobs) == 200 * routine_steps + 20 * audit_steps
     assert count(engine, pauses) == 50 * routine_steps
 
@@ -116,14 +119,14 @@ def test_decisions_about_executors_stay_as_long_as_the_audit_that_names_them(eng
         return {"number": next(numbers), **values, **flags}
 
     def line(days: float, has_effect: bool) -> dict:
-        return {**audit(BEGIN - days * DAY_SECONDS, sizing.REQUESTER), "has_effect": has_effect}
+        return audit(BEGIN - days * DAY_SECONDS, sizing.REQUESTER, has_effect)
 
     ages = (retention.AUDIT_DAYS + 1, retention.ROUTINE_DAYS + 1, 1)
     add(engine, scale_decisions, *(decision(days, size) for days in ages for size in (1, 2)), decision(0, 1))
     add(engine, audits, *(line(days, has_effect) for days in ages for has_effect in (False, True)), line(0, False))
     cleanup.forget(engine, BEGIN)
     assert column(engine, scale_decisions, "number") == [4, 5, 6, 7]
-    assert count(engine, audits) == 4
+    assert column(engine, audits, "number") == [2, 3, 4, 5, 6, 7], "the last one that is too old begins each chain"
 
 
 def test_what_is_not_over_stays_however_old_it_is(engine):

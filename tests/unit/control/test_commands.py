@@ -224,7 +224,7 @@ def test_a_reset_says_who_asked_and_whether_the_loss_is_accepted(engine, action:
 def test_a_batch_is_skipped_once_with_the_name_of_who_approved_it(engine):
     planned = BatchToSkip(2, 7, "t/0 3 to 4")
     fail_flows(engine)
-    command = Command(Action.SKIP, (FLOW,), "ann, approved by bob", "poison", planned=planned)
+    command = Command(Action.SKIP, (FLOW,), "ann", "poison", planned=planned, approver="bob")
     assert commands.execute(engine, command) == [f"{FLOW}: leaves out batch 7 of generation 2, which reads t/0 3 to 4"]
     assert is_forgiven(engine)
     assert commands.execute(engine, command) == [f"{FLOW}: nothing done, batch 7 of generation 2 is left out already"]

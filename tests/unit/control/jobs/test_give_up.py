@@ -81,7 +81,7 @@ class Lakehouse:
 
     def give_up(self, job: str) -> str:
         plan = giving_up.plan(self.engine, self.tables, job)
-        return giving_up.carry_out(self.engine, self.tables, job, plan.lines, "ada, approved by grace", "no way")
+        return giving_up.carry_out(self.engine, self.tables, job, plan.lines, "ada", "grace", "no way")
 
     def wanted_state(self, flow: str) -> str:
         return orders.read(self.engine, "main", [flow]).of[flow].state
@@ -222,7 +222,7 @@ def test_a_job_that_came_further_since_it_was_asked_for_is_not_given_up(house):
     approved_lines = giving_up.plan(house.engine, house.tables, job_name(rewind)).lines
     house.commit_restore(house.silver.name, rewind)
     with pytest.raises(UsageError, match="has come further since this was asked for"):
-        giving_up.carry_out(house.engine, house.tables, job_name(rewind), approved_lines, "ada", "a test")
+        giving_up.carry_out(house.engine, house.tables, job_name(rewind), approved_lines, "ada", "grace", "a test")
     assert store.get(house.engine, Rewind, rewind.number).ended_at is None
 
 
@@ -239,8 +239,8 @@ def test_the_audit_says_who_gave_it_up_and_what_that_left_behind(house):
     result = house.give_up(job_name(rewind))
     with database.transaction(house.engine) as connection:
         audit = connection.execute(select(audits).order_by(audits.c.number.desc()).limit(1)).one()
-    audit_fields = (audit.who, audit.action, audit.target, audit.reason, audit.result)
-    assert audit_fields == ("ada, approved by grace", "give up", job_name(rewind), "no way", result)
+    audit_fields = (audit.who, audit.approver, audit.action, audit.target, audit.reason, audit.result)
+    assert audit_fields == ("ada", "grace", "give up", job_name(rewind), "no way", result)
 
 
 def commit_replacement(house: Lakehouse, backfill: Backfill, **extra) -> None:
