@@ -36,7 +36,7 @@ MARKED :=
 dev docs test test-rest test-all test-setup test-platforms test-units test-tables faults-on-s3 cluster-test yarn-test soak protocol lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 connect tlc yarn store class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-units test-tables lint lock docs compose-env screenshot console-tour recording bench faults faults-on-s3 cluster-test yarn-test soak protocol mutants clean
+.PHONY: help setup dev s3 connect tlc yarn store sbom audit class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-units test-tables lint lock docs compose-env screenshot console-tour recording bench faults faults-on-s3 cluster-test yarn-test soak protocol mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,12 @@ tlc: venv ## the model checker of TLA+, 3 MB
 
 yarn: venv ## a YARN for the test of its launcher, 66 MB
 	@$(IN_VENV) -m include.local.artifacts yarn
+
+sbom: setup ## write the bill of materials, $SLUICE_HOME/sbom.cdx.json, and check the pinned digests
+	@$(IN_VENV) -m include.local.sbom
+
+audit: setup ## look up all components in the advisories of OSV; fails if one is affected, or was not looked up
+	@$(IN_VENV) -m include.local.advisories
 
 store: venv ## the local S3 store, built by Go in 80 seconds, 61 MB
 	@$(IN_VENV) -m include.local.object_store

@@ -1,6 +1,6 @@
 """Show what today's code makes of rows of a table's source, and the rules they break; nothing is written:
 
-spark-submit jobs/preview.py --table TABLE [--flow NAME] [--rows N] [--from-file FILE] [--json]
+spark-submit jobs/preview.py --table TABLE [--flow NAME] [--rows N] [--from-file FILE] [--show-personal] [--json]
 
 Reads the newest rows of the source of TABLE: a topic, a folder, or a table. An aggregate is computed for the buckets of
 these rows. An aggregate without buckets, and a view, are computed from all rows of the source. The job takes no lease,
@@ -31,6 +31,9 @@ def main() -> None:
     parser.add_argument("--flow", metavar="NAME", help="the one flow of several, or the one source of a view")
     parser.add_argument("--rows", type=int, default=100, metavar="N", help="how many to read and to show (100)")
     parser.add_argument("--from-file", type=Path, metavar="FILE", help="whose rows stand for those of the source")
+    parser.add_argument(
+        "--show-personal", action="store_true", help="`sluice preview` asks for a reason, and audits it"
+    )
     parser.add_argument("--json", action="store_true", help="for programs")
     arguments = parser.parse_args()
     if arguments.rows < 1:
@@ -38,9 +41,10 @@ def main() -> None:
     tables = catalog.load()
     # An empty catalog: the session must not create folders for tables.
     spark = open_session(f"sluice preview {arguments.table}", Catalog({}))
-    reports = previews(
-        PreviewRequest(spark, tables, arguments.rows, arguments.from_file, arguments.flow), arguments.table
+    request = PreviewRequest(
+        *(spark, tables, arguments.rows, arguments.from_file, arguments.flow), shows_personal=arguments.show_personal
     )
+    reports = previews(request, arguments.table)
     if arguments.json:
         print(preview_report.as_json(arguments.table, reports))
         return

@@ -13,7 +13,7 @@ from include import catalog
 from include.checkpoints import offset_ranges
 from include.checkpoints.checkpoint_files import Restart
 from include.cli.output import Json, Limit, TableName, moment, show
-from include.control import accepted_differences
+from include.control import accepted_differences, personal_data
 from include.control.store import database
 from include.errors import LedgerMismatch, UsageError
 from include.flows.batches import BatchRecord, OtherCommit
@@ -56,9 +56,19 @@ def outcome_line(batch: Batch) -> str:
     )
 
 
-def show_quarantine(table: TableName, limit: Limit = 20, as_json: Json = False) -> None:
+def show_quarantine(
+    table: TableName,
+    limit: Limit = 20,
+    show_personal: Annotated[
+        bool, typer.Option("--show-personal", help="And personal data; --reason says why.")
+    ] = False,
+    reason: Annotated[str | None, typer.Option(metavar="WHY", help="For the audit, with --show-personal.")] = None,
+    as_json: Json = False,
+) -> None:
     """Show the newest N rows of a table's quarantine, and why they are there."""
     owner = catalog.load().owner(table)
+    if show_personal:
+        owner = personal_data.shown(owner, getpass.getuser(), reason)
     newest = sample(owner, limit) if locations.is_stored(owner.quarantine) else Sample([], 0, 0, {})
     document = {"table": owner.name, "quarantine": owner.quarantine, **asdict(newest)}
     nothing = f"{owner.quarantine} holds no rows" if owner.has_quarantine else f"no rule of {owner.name} quarantines"

@@ -12,9 +12,11 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from include import personal
 from include.errors import FlowBroken, FlowFailed, SluiceError, Unreachable
 from include.lake import outages
 from include.settings import settings
+from include.spec import Table
 
 SDK = "software.amazon.awssdk."
 S3A = "org.apache.hadoop.fs.s3a."
@@ -159,21 +161,22 @@ SENTENCE_CHARACTERS = 300
 MOST_CAUSES = 20
 
 
-def of_query(flow: str, query: StreamingQuery, batch_error: Exception | None) -> SluiceError:
+def of_query(flow: str, query: StreamingQuery, batch_error: Exception | None, table: Table | None) -> SluiceError:
     """Returns the error that ended the query. batch_error: raised by the batch function; Spark wraps it in pages of
-    text.
+    text. table: as for `reason`.
     """
     if batch_error:
-        return of_exception(flow, batch_error)
+        return of_exception(flow, batch_error, table)
     java_exception = query._jsq.exception()
-    return _flow_error(
-        flow, list(_causes(java_exception.get())) if java_exception.isDefined() else [], query.exception()
-    )
+    chain = list(_causes(java_exception.get())) if java_exception.isDefined() else []
+    return _flow_error(flow, chain, query.exception(), table)
 
 
-def of_exception(flow: str, error: Exception) -> SluiceError:
-    """Returns the error that kept a query from starting, or that its batch function raised."""
-    return error if isinstance(error, SluiceError) else _flow_error(flow, list(_causes(_java_exception(error))), error)
+def of_exception(flow: str, error: Exception, table: Table | None) -> SluiceError:
+    """Returns the error that kept a query from starting, or that its batch function raised. table: as for `reason`."""
+    if isinstance(error, SluiceError):
+        return error
+    return _flow_error(flow, list(_causes(_java_exception(error))), error, table)
 
 
 def raise_outage(error: Exception) -> None:
@@ -182,9 +185,12 @@ def raise_outage(error: Exception) -> None:
         raise outage from error
 
 
-def reason(error: Exception) -> str:
-    """Returns what is wrong, in one line: what the Java exceptions behind an error say, or else the error itself."""
-    return _reason(list(_causes(_java_exception(error))), error)
+def reason(error: Exception, table: Table | None = None) -> str:
+    """Returns what is wrong, in one line: what the Java exceptions behind an error say, or else the error itself.
+
+    table: whose personal data it does not show.
+    """
+    return _shown(_reason(list(_causes(_java_exception(error))), error), error, table)
 
 
 def innermost_reason(error: Exception) -> str:
@@ -229,14 +235,15 @@ def condition(error: Exception) -> str:
     return (conditions or classes or [type(error).__name__])[-1]
 
 
-def _flow_error(flow: str, chain: list[Any], error: Exception | None) -> SluiceError:
+def _flow_error(flow: str, chain: list[Any], error: Exception | None, table: Table | None) -> SluiceError:
     if outage := of(chain):
         return outage
     classes = [(_condition(cause), _call_if_present(cause, "getSqlState")) for cause in chain]
     if _python_error(chain):
-        return FlowFailed(f"{flow}: a Python function failed ({_python_error(chain)})", PYTHON_FAILED)
+        why = _shown(_python_error(chain) or "", error, table)
+        return FlowFailed(f"{flow}: a Python function failed ({why})", PYTHON_FAILED)
     names = [name for name, _ in classes if name] or [cause.getClass().getName() for cause in chain]
-    sentence = f"{flow}: {_reason(chain, error)} (the log has the rest)"
+    sentence = f"{flow}: {_shown(_reason(chain, error), error, table)} (the log has the rest)"
     for name, state in classes:
         if name and _is_incurable(name, state or ""):
             return _broken_error(sentence, name)
@@ -245,6 +252,14 @@ def _flow_error(flow: str, chain: list[Any], error: Exception | None) -> SluiceE
     if any(cause.getClass().getName() in UNUSABLE_IN_KAFKA for cause in chain):
         return _broken_error(sentence, "KAFKA_ACCESS")
     return FlowFailed(sentence, names[-1] if names else type(error).__name__)
+
+
+def _shown(text: str, error: Exception | None, table: Table | None) -> str:
+    if table is None or not table.has_personal_data:
+        return text
+    # An error that no row causes quotes names and addresses.
+    is_of_rows = error is None or _java_exception(error) is None or may_follow_a_row(error)
+    return personal.sentence(table, text) if is_of_rows else text
 
 
 def _broken_error(sentence: str, name: str) -> FlowBroken:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pyspark import SparkContext, cloudpickle
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from include.catalog import Catalog, table_packages
@@ -45,6 +46,9 @@ S3A_PATIENCE = {
     "spark.hadoop.fs.s3a.retry.limit": "5",
     "spark.hadoop.fs.s3a.retry.throttle.limit": "8",
 }
+
+# PySpark logs each error as a line of JSON, which quotes values of rows. Callers log the error in one sentence.
+LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -112,6 +116,8 @@ def open_session(name: str, catalog: Catalog, conf: Mapping[str, str] = MappingP
     builder = builder.config("spark.sql.warehouse.dir", str(warehouse))
     # A directory of this process alone, so that what a killed process leaves can be deleted.
     builder = builder.config("spark.local.dir", str(create_temporary_folder()))
+    for logger in LOGGERS:
+        PySparkLogger.getLogger(logger).disabled = True
     spark = builder.getOrCreate()
     for name, limit in AVRO_LIMITS.items():
         # System properties of this JVM, which Avro reads when it first decodes a record.

@@ -5,13 +5,14 @@ It opens only the newest files: for the counts one column of them, for the rows 
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
+from include import personal
 from include.delta.delta_log import DeltaLog, LiveFile
 from include.errors import FlowBroken
 from include.lake import clients, locations
@@ -65,13 +66,21 @@ class Sample:
 
 
 def sample(table: Table, limit: int) -> Sample:
-    """Returns the newest rows. Raises Unreachable without a quarantine, and FlowBroken for an unreadable file."""
+    """Returns the newest rows, without the values of personal columns.
+
+    Raises Unreachable without a quarantine, and FlowBroken for an unreadable file.
+    """
     log = DeltaLog(locations.table_path(table.quarantine))
     files = sorted(log.state.live, key=lambda file: (file.modified_at, file.path), reverse=True)
     counts = [file.rows for file in files]
     total = None if None in counts else sum(count for count in counts if count is not None)
     counted, broke = _count_rules(log, files)
-    return Sample(_newest(log, files, limit), total, counted, broke)
+    return Sample([_masked(table, row) for row in _newest(log, files, limit)], total, counted, broke)
+
+
+def _masked(table: Table, row: Row) -> Row:
+    reason = personal.sentence(table, row.reason) if row.reason else row.reason
+    return replace(row, row=personal.row(table, row.row), errors=personal.errors(table, row.errors), reason=reason)
 
 
 def _count_rules(log: DeltaLog, files: list[LiveFile]) -> tuple[int, dict[str, int]]:

@@ -1,5 +1,6 @@
 """The commands that open a Spark session, `make check` and `sluice preview`: each is replaced by a process with one."""
 
+import getpass
 import os
 import sys
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from include import catalog
+from include.control import personal_data
 from include.errors import report
 from include.local import environment, install, java
 from include.settings import ROOT, settings
@@ -40,12 +42,20 @@ def preview(
     from_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Its rows replace those of the source.")
     ] = None,
+    show_personal: Annotated[
+        bool, typer.Option("--show-personal", help="And personal data; --reason says why.")
+    ] = False,
+    reason: Annotated[str | None, typer.Option(metavar="WHY", help="For the audit, with --show-personal.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Show what today's code makes of rows of a table's source, and the rules they break. Nothing is written."""
     arguments = ["--table", table, "--rows", str(rows)]
     arguments += ["--flow", flow] if flow else []
     arguments += ["--from-file", str(from_file)] if from_file else []
+    if show_personal:
+        tables = catalog.load()
+        personal_data.shown(tables.steps.get(table) or tables.table(table), getpass.getuser(), reason)
+        arguments.append("--show-personal")
     _replace_by("spark-submit", [str(ROOT / "jobs" / "preview.py"), *arguments, *(["--json"] if as_json else [])], {})
 
 

@@ -104,6 +104,8 @@ QUIET = {
     "trigger": "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",
 }
 
+# Values that Spark quotes, and e-mail addresses. Log4j ends a pattern's option at a brace.
+VALUES = r"""(?<=[Vv]alue |Text |string: )(?:'[^'\n]*'|"[^"\n]*")|[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[a-z][a-z]+"""
 SPARK_LOGGING = """rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
 logger.sluice.name = sluice
@@ -113,7 +115,8 @@ appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %-5p %c{{1}}: %m%n%ex
+appender.stderr.layout.alwaysWriteExceptions = false
+appender.stderr.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %-5p %c{{1}}: %replace{{%m%n%ex}}{{{values}}}{{***}}
 """
 
 
@@ -153,7 +156,7 @@ def write_spark(config: Settings, java_home: Path) -> dict[str, str]:
 def spark_logging() -> str:
     """The text of Spark's configuration of logs."""
     quiet = [f"logger.{name}.name = {logger}\nlogger.{name}.level = error" for name, logger in QUIET.items()]
-    return SPARK_LOGGING.format(quiet="\n".join(quiet))
+    return SPARK_LOGGING.format(quiet="\n".join(quiet), values=VALUES.replace("\\", "\\\\"))
 
 
 def process_environment(variables: dict[str, str], java_home: Path) -> dict[str, str]:

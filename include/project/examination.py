@@ -6,7 +6,19 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 from include.errors import DeclarationError, SluiceError
-from include.project import avro, columns, declaration, last_good, lookups, ranges, sources, table_files, values, writes
+from include.project import (
+    avro,
+    columns,
+    declaration,
+    last_good,
+    lookups,
+    personal,
+    ranges,
+    sources,
+    table_files,
+    values,
+    writes,
+)
 from include.project.declaration import declaration_error
 from include.project.last_good import Definition
 from include.project.table_files import TableFile
@@ -25,6 +37,7 @@ TABLE_CHECKS: tuple[tuple[TableCheck, ...], ...] = (
         declaration.check_times,
         writes.check_view,
         columns.check_layout,
+        personal.check,
         sources.check_sources,
         avro.check,
         sources.check_delta_sources,

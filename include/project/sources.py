@@ -313,9 +313,18 @@ def inline_steps(tables: dict[str, Table]) -> tuple[dict[str, Table], dict[str, 
             table = replace(table, source=step.source, steps=(*step.steps, replace(step, steps=())))
         if name in feed_tables:
             table = replace(table, properties={**table.properties, CHANGE_FEED_PROPERTY: "true"})
+        if _reads_personal(table, tables):
+            table = replace(table, reads_personal=True)
         result[name] = table
     stored = {name: table for name, table in result.items() if not table.temporary}
     return stored, {name: table for name, table in result.items() if table.temporary}
+
+
+def _reads_personal(table: Table, tables: dict[str, Table]) -> bool:
+    """Whether a table that it reads, also by way of temporary steps, has personal columns."""
+    names = [source.table for source in table.upstream] + [lookup.table for lookup in table.lookups]
+    read = [*table.steps, *(tables[name] for name in names if name in tables)]
+    return any(part.personal or (part.temporary and _reads_personal(part, tables)) for part in read)
 
 
 def parse_time(text: str) -> datetime | None:

@@ -51,7 +51,7 @@ MINIMUM: dict[tuple[type, str], float] = {
     # With less, a Python process fails before it has imported pandas and pyarrow.
     (PythonLimits, "memory_mb"): 512,
 }
-SET_BY_CATALOG = ("steps", "file", "registered")
+SET_BY_CATALOG = ("steps", "reads_personal", "file", "registered")
 TYPE_NAMES = {str: "text", bool: "True or False", int: "a whole number", float: "a number", NoneType: "None"}
 
 

@@ -94,6 +94,16 @@ def definitions(ddl: str) -> dict[str, str]:
     return {_name(column[0]): _join_tokens(column[1:]) for column in parts if len(column) > 1}
 
 
+def fields(type_: str) -> str | None:
+    """Returns the fields of a STRUCT, or of an ARRAY of them, as DDL; None for another type. type_: as `definitions`
+    has it.
+    """
+    match = re.fullmatch(r"(ARRAY|STRUCT)\s*<(.*)>", type_.strip(), re.IGNORECASE | re.DOTALL)
+    if not match:
+        return None
+    return match[2] if match[1].upper() == "STRUCT" else fields(match[2])
+
+
 def _join_tokens(tokens: list[str]) -> str:
     """Join tokens, with a blank between two words and after a comma or colon."""
     text = ""

@@ -158,7 +158,11 @@ class Table:
         Kafka, because the topic may no longer hold all rows; for files, False only if some files are gone. True
         accepts the loss of such rows. New rows are read in any case.
     properties: Delta table properties, which override those of Sluice.
+    personal: columns with personal data; "customer.email" is a field of a STRUCT. Pages, samples, errors and logs have
+        a digest instead of their values (docs/guides/personal-data.md).
+    not_personal: columns that have no personal data although their names look so, for the hints of `make check`.
     steps: the temporary steps between `source` and this table, in order; set by the catalog.
+    reads_personal: whether a table that it reads has personal columns; set by the catalog.
     file: path of its file from the root of the repository; set by the catalog.
     """
 
@@ -184,7 +188,11 @@ class Table:
     time_column: str | None = None
     reset_allowed: bool | None = None
     properties: dict[str, str] = field(default_factory=dict)
+    # Not part of `repr`, by which older releases tell whether a definition has changed.
+    personal: tuple[str, ...] = field(default=(), repr=False)
+    not_personal: tuple[str, ...] = field(default=(), repr=False)
     steps: tuple["Table", ...] = ()
+    reads_personal: bool = field(default=False, repr=False, compare=False)
     # The path does not belong to the definition of the table.
     file: str = field(default="", repr=False, compare=False)
 
@@ -234,6 +242,11 @@ class Table:
     @property
     def is_view(self) -> bool:
         return self.write.replaces
+
+    @property
+    def has_personal_data(self) -> bool:
+        """Whether its rows, or those that it reads, have personal columns."""
+        return bool(self.personal) or self.reads_personal
 
     @property
     def reads_files(self) -> bool:

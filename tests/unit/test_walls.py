@@ -26,6 +26,7 @@ DECLARATIONS = (
     "include.errors",
     "include.logs",
     "include.no_redirect",
+    "include.personal",
     "include.progress",
     "include.retention",
     "include.rules",

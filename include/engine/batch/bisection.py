@@ -181,10 +181,14 @@ class Rows:
         names = [name for name in rows.columns if name != ID]
         return [row[0] for row in rows.select(transform.record(names)).collect()]
 
-    def place(self, position: int) -> str:
-        """Returns topic, partition and offset of a row, or file and index; the row itself if it has none of them."""
+    def place(self, position: int, shows_row: bool = True) -> str:
+        """Returns topic, partition and offset of a row, or file and index. If it has none of them, the row itself, or
+        its number in the batch.
+        """
         row = self.part(position, position + 1)
         names = [name for name in ORIGIN if name in row.columns]
+        if not names and not shows_row:
+            return f"row {position} of the batch"
         if not names:
             text = F.substring(F.to_json(F.struct("*")), 1, failure.SENTENCE_CHARACTERS)
             return f"the row {row.select(text).collect()[0][0]}"

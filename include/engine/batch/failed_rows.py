@@ -4,13 +4,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include import logs
+from include import logs, personal
 from include.checkpoints import checkpoint_files, offset_ranges
 from include.checkpoints.offset_ranges import OffsetRange
 from include.delta import stored_table
@@ -78,7 +79,7 @@ def is_suspected(error: Exception, table: Table) -> bool:
 
 
 def announce(work: Work, error: Exception) -> None:
-    logs.warning(f"looks for the rows of {work.name} that fail: {failure.reason(error)}", work.owner)
+    logs.warning(f"looks for the rows of {work.name} that fail: {failure.reason(error, work.table)}", work.owner)
 
 
 def has_made_rows(table: Flow, flow_checkpoint: Checkpoint) -> bool:
@@ -145,7 +146,7 @@ def failing(
         if is_part and not others_pass:
             rest = check(source_rows.without([row.position for row in search.found]))
             search.has_passed = bool(bisection.error_of(rest.first)) or not rest.isEmpty()
-        _require_bearable(search, source_rows.place, work, error, is_proven=others_pass)
+        _require_bearable(search, _place(source_rows, work.table), work, error, is_proven=others_pass)
         records = source_rows.records(search.found)
     left = frozenset(row[FAILED_RECORD] for row in records.select(FAILED_RECORD).collect())
     return _failed_rows(records, len(search.found), work.table), left
@@ -172,7 +173,7 @@ def _found(
         return []
     if not search.found:
         return None
-    _require_bearable(search, rows.place, work, error, is_proven)
+    _require_bearable(search, _place(rows, work.table), work, error, is_proven)
     return search.found
 
 
@@ -283,12 +284,16 @@ def _run(rows: DataFrame, work: Work) -> None:
         rows.write.format("noop").mode("overwrite").save()
 
 
+def _place(rows: bisection.Rows, table: Table) -> Callable[[int], str]:
+    return partial(rows.place, shows_row=not table.has_personal_data)
+
+
 def _require_bearable(
     search: bisection.Search, place: Callable[[int], str], work: Work, error: Exception, is_proven: bool
 ) -> None:
     """Raises FlowBroken if the rows that fail are no exception."""
     table, first = work.table, search.found[0]
-    where = f"{place(first.position)} ({first.reason})"
+    where = f"{place(first.position)} ({personal.sentence(table, first.reason)})"
     if search.is_over and search.has_passed:
         raise FlowBroken(
             f"{work.owner}: more than {len(search.found):,} rows of {work.name} fail, the first at {where}: fix the "
@@ -307,19 +312,19 @@ def _require_bearable(
 
 def not_narrowed(work: Work, error: Exception) -> SluiceError:
     """Returns the error of a batch, or of a job, that fails with no row of it alone."""
-    cause = failure.of_exception(work.owner, error)
+    cause = failure.of_exception(work.owner, error, work.table)
     if not isinstance(cause, FlowFailed):
         return cause
     return type(cause)(
-        f"{work.owner}: {work.name} fails, and no row of it alone ({failure.reason(error)}): fix what the reason "
-        f"names and {work.way_on}",
+        f"{work.owner}: {work.name} fails, and no row of it alone ({failure.reason(error, work.table)}): fix what the "
+        f"reason names and {work.way_on}",
         cause.error,
     )
 
 
 def of_unread_file(table: Flow, metadata: CommitMetadata, error: Exception) -> SluiceError | None:
     """Returns the error of a batch whose source has a damaged or missing data file; None for another error."""
-    cause = failure.of_exception(table.flow, error)
+    cause = failure.of_exception(table.flow, error, table)
     if not (isinstance(cause, FlowFailed) and cause.error.startswith(UNREAD_FILE)):
         return None
     way_on = Work.of_batch(table, metadata).way_on

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
@@ -30,6 +29,7 @@ from include.engine.sources import delta_reader, readers
 from include.errors import DeclarationError, SetupError, report
 from include.lake import locations
 from include.progress import Progress, counted
+from include.project import personal
 from include.project.declaration import declaration_error, suggest
 from include.project.examination import Examination
 from include.settings import settings
@@ -69,10 +69,6 @@ def _check_key(table: Table, lookup: Lookup, rows: StructType, name: str, type_:
             f"the lookup of {lookup.table} compares {name}, which is {rows[name].dataType.simpleString().upper()}, "
             f"with {type_.simpleString().upper()}: give them one type",
         )
-
-
-# PySpark logs each analysis error as a line of JSON, which repeats the sentence printed here.
-LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def check(spark: SparkSession, tables: Catalog) -> None:
@@ -155,6 +151,12 @@ def notes(tables: Catalog) -> list[str]:
         f"schema those that {flow.flow} needs, and they are NULL until a file has them"
         for flow in unknown
     ]
+
+
+def personal_hints(tables: Catalog) -> list[str]:
+    """Returns a sentence for each table with columns that look personal, and are not declared."""
+    declared = {**tables.steps, **tables.tables}
+    return [sentence for table in declared.values() for sentence in personal.hints(table, declared)]
 
 
 def _reads_files(flow: Flow, tables: Catalog) -> bool:
@@ -441,8 +443,6 @@ def main() -> None:
     parser.add_argument("--drafts", action="store_true", help="check drafts, too")
     arguments = parser.parse_args()
     tables, examination = catalog.examine(*arguments.packages, with_drafts=arguments.drafts)
-    for logger in LOGGERS:
-        PySparkLogger.getLogger(logger).disabled = True
     with Progress(sys.stderr) as progress:
         progress.show("Spark starts")
         try:
@@ -456,7 +456,12 @@ def main() -> None:
     unjudged = (examination.unchecked | analysis.unchecked).items()
     if sentences:
         raise DeclarationError(*sentences, *(f"{name} is not judged, as it reads {other}" for name, other in unjudged))
-    print(*notes(tables), f"{len(tables.tables) + len(tables.steps)} tables are as they declare", sep="\n")
+    print(
+        *notes(tables),
+        *personal_hints(tables),
+        f"{len(tables.tables) + len(tables.steps)} tables are as they declare",
+        sep="\n",
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
-from include import logs
+from include import logs, personal
 from include.engine.commit import CommitMetadata
 from include.engine.fast_path import transaction
 from include.engine.fast_path.aggregate import Aggregator
@@ -97,7 +97,8 @@ class FastPath:
     def say(self, refusal: Refusal) -> None:
         """Logs each reason once, except that of a large batch."""
         if refusal.reason not in self._logged_reasons and not refusal.is_large:
-            logs.warning(f"batches use Spark's writer: {refusal.reason}", self._table.flow)
+            reason = personal.sentence(self._table, refusal.reason)
+            logs.warning(f"batches use Spark's writer: {reason}", self._table.flow)
             self._logged_reasons.add(refusal.reason)
 
     @property

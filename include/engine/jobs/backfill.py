@@ -117,7 +117,7 @@ def _run_phases(worker: Worker, table: Table, job: Backfill) -> None:
                 replacement.replace()
             _finish(worker, table, job)
     except Exception as error:
-        job_error = failure.of_exception(table.name, error)
+        job_error = failure.of_exception(table.name, error, table)
         with suppress(SluiceError):
             _record_failure(worker, table, job, job_error)
         raise job_error from error

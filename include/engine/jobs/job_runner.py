@@ -33,6 +33,7 @@ from include.engine.stream import driver
 from include.engine.stream.host import Host
 from include.errors import SluiceError, Unreachable, UsageError
 from include.settings import settings
+from include.spec import Table
 
 # Tag of the job's Spark jobs, by which they can be cancelled, and name of their scheduler pool.
 TAG = "sluice-job"
@@ -98,9 +99,11 @@ class JobRunner:
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", TAG)
         context.addJobTag(TAG)
+        declared: Table | None = None
         try:
             if job.claim():
                 table = job.stored().table
+                declared = tables.tables.get(table)
                 logs.info(f"driver '{self._name}' begins {requested} of {table}")
                 with self._worker_for(f"{requested.kind} {table}", tables) as worker:
                     job.work(worker)
@@ -110,7 +113,7 @@ class JobRunner:
             self._log_failure(requested, error)
             return
         except Exception as error:
-            job_error = failure.of_exception(str(requested), error)
+            job_error = failure.of_exception(str(requested), error, declared)
             self._log_failure(requested, job_error)
             record_result = partial(job.fail, self._overrun or str(job_error))
             if self._driver_ends and not self._overrun:

@@ -80,7 +80,7 @@ class Window:
         try:
             yield
         except Exception as error:
-            window_error = failure.of_exception(self.table.name, error)
+            window_error = failure.of_exception(self.table.name, error, self.table)
             with suppress(SluiceError):
                 windows.close_unfinished(self.engine, self.number, FAILED, str(window_error))
             raise window_error from error

@@ -283,7 +283,7 @@ def _error_of_rows(
     view: Table, run: RefreshRun, change: Change, versions: Mapping[str, int], error: Exception
 ) -> SluiceError:
     """Returns the error of a refresh. If rows may cause it, it names the versions that they come from."""
-    plain = failure.of_exception(view.name, error)
+    plain = failure.of_exception(view.name, error, view)
     if not isinstance(plain, FlowBroken) or not failure.may_follow_a_row(error):
         return plain
     known = change.base.read if change.base else {}
@@ -296,7 +296,7 @@ def _error_of_rows(
     expression = failure.expression(error)
     return FlowBroken(
         f"{view.name}: run '{run.name}' fails with rows of {' and '.join(read) or 'its sources'}, and the view is left "
-        f"as it was: {failure.reason(error)}{f', in {expression}' if expression else ''}: let its transform bear such "
-        f"rows, or keep them out of its sources by a rule, and begin another run",
+        f"as it was: {failure.reason(error, view)}{f', in {expression}' if expression else ''}: let its transform bear "
+        f"such rows, or keep them out of its sources by a rule, and begin another run",
         plain.error,
     )

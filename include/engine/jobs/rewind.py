@@ -97,7 +97,7 @@ class RewindJob(Job[Worker, Rewind]):
         try:
             _put_back(worker, stage)
         except Exception as error:
-            job_error = failure.of_exception(stage.table, error)
+            job_error = failure.of_exception(stage.table, error, worker.tables.tables.get(stage.table))
             with suppress(SluiceError):
                 self.fail(str(job_error))
             raise job_error from error

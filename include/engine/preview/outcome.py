@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType
 
+from include import personal
 from include.engine.rows import deduplicate, merge_changes, quality, transform
 from include.engine.rows.quality import RowCounts
 from include.rules import ACTIONS, Rule
@@ -67,7 +68,10 @@ def of(rows: DataFrame, table: Table, rules: tuple[Rule, ...], limit: int) -> Ou
         ends={end: ends[end] for end in ENDS if ends[end]},
         broke=[(rule, counts.broke[rule.name]) for rule in rules if rule.name in counts.broke],
         columns=shown_rows.columns,
-        rows=[PreviewRow(json.loads(row["row"]), row[quality.RULES], row[BECOMES]) for row in worst_rows],
+        rows=[
+            PreviewRow(personal.row(table, json.loads(row["row"])), row[quality.RULES], row[BECOMES])
+            for row in worst_rows
+        ],
     )
 
 

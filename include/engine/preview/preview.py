@@ -14,8 +14,10 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from include import personal
 from include.catalog import Catalog
 from include.checkpoints.landing_folder import FolderFile
+from include.control import personal_data
 from include.engine import failure
 from include.engine.batch import batch_of_files, bisection, failed_rows
 from include.engine.commit import read_newest, read_table
@@ -78,11 +80,14 @@ def evaluated_by_source(
     except (PySparkException, Py4JError) as error:
         if not failed_rows.is_suspected(error, table):
             raise
-        return _without_failing(dict(sources), outcome_of, error)
+        return _without_failing(dict(sources), outcome_of, error, table)
 
 
 def _without_failing(
-    sources: dict[str, DataFrame], outcome_of: Callable[[Mapping[str, DataFrame]], Outcome], error: Exception
+    sources: dict[str, DataFrame],
+    outcome_of: Callable[[Mapping[str, DataFrame]], Outcome],
+    error: Exception,
+    table: Table,
 ) -> Evaluated:
     """error: of all together."""
     failed, notes, still = dict[str, str](), list[str](), error
@@ -97,13 +102,16 @@ def _without_failing(
             if search.is_broken and name != list(sources)[-1]:
                 # The rows of another source may be to blame.
                 continue
-            failed |= {rows.place(row.position): row.reason for row in search.found}
+            failed |= {
+                rows.place(row.position, not table.has_personal_data): personal.sentence(table, row.reason)
+                for row in search.found
+            }
             notes += [ALL_FAIL] if search.is_broken else [TOO_MANY] if search.is_over else []
             sources[name] = rows.without([row.position for row in search.found])
             if search.is_over:
                 sources[name] = sources[name].limit(0)
         if last := bisection.error_of(lambda: outcome_of(sources)):
-            notes.append(f"the rows fail together, and none of them alone: {failure.reason(last)}")
+            notes.append(f"the rows fail together, and none of them alone: {failure.reason(last, table)}")
             sources = {name: rows.limit(0) for name, rows in sources.items()}
         result = outcome_of(sources)
     if failed:
@@ -115,7 +123,7 @@ def _without_failing(
 @dataclass(frozen=True)
 class PreviewRequest:
     """A request. rows: how many to read of a source, and to show. file: its rows replace those of the source. flow: the
-    only flow to preview.
+    only flow to preview. shows_personal: whether the values of personal columns are shown.
     """
 
     spark: SparkSession
@@ -123,6 +131,7 @@ class PreviewRequest:
     rows: int
     file: Path | None = None
     flow: str | None = None
+    shows_personal: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,6 +157,8 @@ def previews(request: PreviewRequest, name: str) -> list[Preview]:
     Raises UsageError, Unreachable and FlowFailed.
     """
     table = request.tables.steps.get(name) or request.tables.table(name)
+    if request.shows_personal:
+        table = personal_data.without_personal(table)
     names = [reader.flow for reader in table.readers]
     if request.flow and request.flow not in names:
         raise UsageError(f"--flow is '{request.flow}', which is no flow of {name}: {suggest(request.flow, names)}")
@@ -158,7 +169,7 @@ def previews(request: PreviewRequest, name: str) -> list[Preview]:
             return [_preview_view(request, table)]
         return [_preview(request, flow) for flow in table.readers if request.flow in (None, flow.flow)]
     except Exception as error:
-        raise failure.of_exception(name, error) from error
+        raise failure.of_exception(name, error, table) from error
 
 
 def _preview(request: PreviewRequest, table: Flow) -> Preview:
@@ -309,7 +320,7 @@ def _read_files(spark: SparkSession, table: Flow, heads: list[FileHeader]) -> tu
         return rows, {}
     except (PySparkException, Py4JJavaError):
         bad_files = {
-            file.path: file.reason
+            file.path: personal.sentence(table, file.reason)
             for file in batch_of_files.unreadable_files(spark, table, heads, {}, schema_evolution.plan_columns)
         }
         if not bad_files:

@@ -250,7 +250,7 @@ class RunningFlow:
         """
         if self.needs_new_plan or self.batch is None or self.query.exception() is None:
             return self.needs_new_plan
-        error = failure.of_query(self.table.flow, self.query, self.error)
+        error = failure.of_query(self.table.flow, self.query, self.error, self.table)
         return getattr(error, "error", "").startswith(failure.COLUMNS_CHANGED)
 
     @property

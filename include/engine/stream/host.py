@@ -199,7 +199,7 @@ class Host:
             preparation.keep_definition(table)
         except Exception as error:
             # An error of one flow, such as a damaged log, must not end the others.
-            return self._give_up(name, failure.of_exception(name, error), order)
+            return self._give_up(name, failure.of_exception(name, error, table), order)
         return None
 
     def _acquire(self, name: str) -> bool:
@@ -219,8 +219,11 @@ class Host:
         if not self._flows:
             self._progress.finish()
         if ended_flow.query.exception() is not None and not ended_flow.is_stopped_at_gate:
-            logs.error(ended_flow.query.exception(), name)
-            return self._give_up(name, failure.of_query(name, ended_flow.query, ended_flow.error), ended_flow.order)
+            error = failure.of_query(name, ended_flow.query, ended_flow.error, ended_flow.table)
+            # The whole exception quotes values of rows.
+            if not ended_flow.table.has_personal_data:
+                logs.error(ended_flow.query.exception(), name)
+            return self._give_up(name, error, ended_flow.order)
         if ended_flow.order.state == "draining" and not ended_flow.is_stopped_at_gate:
             self._pending_writes.append(lambda: orders.end_drain(self._engine, name))
         self._release(name)

@@ -83,6 +83,6 @@ def test_an_error_names_the_expression_that_raised_it_as_sql_or_by_its_line(spar
 def test_a_column_that_may_be_null_where_it_must_not_be_has_a_remedy(spark):
     declared = StructType([StructField("id", LongType(), nullable=False)])
     error = error_of(lambda: spark.range(3).select(F.expr("nullif(id, 1) AS id")).to(declared))
-    broken = failure.of_exception("gold.ids", error)
+    broken = failure.of_exception("gold.ids", error, None)
     assert str(broken).startswith("gold.ids: [NULLABLE_COLUMN_OR_FIELD] Column or field `id` is nullable")
     assert str(broken).endswith(": give it a value by coalesce, or declare it without NOT NULL")

@@ -1,16 +1,23 @@
 """`python -m include.ledger quarantine`: the reasons of quarantined rows, newest first, without a JVM."""
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from sqlalchemy import select
 
 from include import catalog
 from include.catalog import Catalog
 from include.cli import main as cli
+from include.control import personal_data
+from include.control.store import database
+from include.control.store.schema import audits
+from include.errors import UsageError
 from include.lake import locations
 from include.ledger import quarantine
+from include.settings import settings
 from include.spec import Delta, Expect, Flow
 from tests.support import lake
 
@@ -145,3 +152,19 @@ def test_what_a_row_holds_cannot_break_its_line_or_command_the_terminal(ask):
     output = ask(TABLE)
     assert "'1\\n2\\r\\x1b[2J\\u202e\\u2028' is no INT" in output
     assert all(character.isprintable() or character == "\n" for character in output)
+
+
+SECRET = replace(STRICT, schema="device_id STRING, heart_bpm INT", personal=("device_id",))
+
+
+def test_values_of_personal_columns_are_shown_only_to_a_person_who_says_why_for_the_audit(ask, monkeypatch):
+    monkeypatch.setattr(catalog, "load", lambda: Catalog({TABLE: SECRET}))
+    store(1_800_000_000, 4, broken_row(4, 10, "identified"))
+    hidden = ask(TABLE, "--json")
+    assert '"d10"' not in hidden and '"offset": 10' in hidden and '"heart_bpm": 300' in hidden
+    with pytest.raises(UsageError, match="reason"):
+        ask(TABLE, "--show-personal")
+    assert '"device_id": "d10"' in ask(TABLE, "--json", "--show-personal", "--reason", "a complaint")
+    with database.reading(database.connect(settings().control_url)) as connection:
+        [line] = connection.execute(select(audits)).all()
+    assert (line.action, line.target, line.reason) == (personal_data.ACTION, TABLE, "a complaint")
