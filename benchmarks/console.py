@@ -13,7 +13,7 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 
 from include.console import app
-from include.console.app import Viewer
+from include.console.viewer import Viewer
 from include.control.store import database
 from include.errors import report
 from tests.support import console

@@ -2,7 +2,7 @@
 
 spark-submit jobs/backfill.py --table TABLE --from MOMENT --to MOMENT [--alone] [--run ID] [--dry-run]
 spark-submit jobs/backfill.py --table TABLE --full [--alone] [--run ID] [--dry-run]
-spark-submit jobs/backfill.py --replay-quarantine TABLE [--rule NAME ...] [--dry-run]
+spark-submit jobs/backfill.py --replay-quarantine TABLE [--rule NAME ...] [--run ID] [--dry-run]
 
 The first form recomputes the rows of TABLE whose time column lies from MOMENT to before MOMENT (ISO 8601; UTC without a
 zone). It reads what the flow has read so far, replaces the old rows, and continues with the tables below. An aggregate
@@ -53,7 +53,8 @@ def main() -> None:
         range_ = ranges.parse_slice(table, arguments.begin, arguments.end, as_a_whole=arguments.full)
         backfill.run(table, tables, range_, arguments.run, arguments.dry_run, arguments.alone)
     else:
-        replay.run(tables.table(arguments.replay_quarantine), tables, arguments.rule, arguments.dry_run)
+        table = tables.table(arguments.replay_quarantine)
+        replay.run(table, tables, arguments.rule, arguments.dry_run, arguments.run)
 
 
 if __name__ == "__main__":

@@ -1,34 +1,57 @@
 """The console for Airflow: who may see it, by Airflow's own users and rights."""
 
+from dataclasses import dataclass, field
+
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import FastAPI, HTTPException
 from sqlalchemy import Engine
 
+from include.airflow import waiting_approvals
 from include.console import app
-from include.console.app import Viewer
+from include.console.viewer import Approval, Viewer
 from include.control.store import database
 from include.control.supervision.supervision import SUPERVISOR
 from include.settings import settings
 
-CONTROL = "control.stream"
+CONTROL, REPLAY, REWIND = "control.stream", "replay", "rewind"
 
 
-def viewer(user: GetUserDep) -> Viewer:
-    """Who sees the supervisor's DAG sees the console; who may trigger `control.stream` has its buttons.
+@dataclass(frozen=True)
+class User(Viewer):
+    """user: as Airflow knows who is signed in."""
+
+    user: BaseUser | None = field(default=None, repr=False)
+
+    def approvals(self) -> list[Approval]:
+        def may(method: ResourceMethod, dag: str) -> bool:
+            return _may(self.user, method, dag, DagAccessEntity.HITL_DETAIL)
+
+        return waiting_approvals.waiting(self.name, may)
+
+
+def viewer(user: GetUserDep) -> User:
+    """Who sees the supervisor's DAG sees the console; who may trigger a DAG has its buttons.
 
     Raises HTTPException: 401, by Airflow, for whoever is not signed in, and 403 without the right.
     """
-    manager = get_auth_manager()
-
-    def may(method: ResourceMethod, dag: str, entity: DagAccessEntity | None = None) -> bool:
-        return manager.is_authorized_dag(method=method, access_entity=entity, details=DagDetails(id=dag), user=user)
-
-    if not may("GET", SUPERVISOR):
+    if not _may(user, "GET", SUPERVISOR):
         raise HTTPException(403, f"the DAG {SUPERVISOR} is not for you to see, and neither is this page")
-    return Viewer(user.get_name(), may("POST", CONTROL, DagAccessEntity.RUN))
+    return User(
+        user.get_name(),
+        may_press=_may(user, "POST", CONTROL, DagAccessEntity.RUN),
+        may_replay=_may(user, "POST", REPLAY, DagAccessEntity.RUN),
+        may_approve=_may(user, "PUT", REWIND, DagAccessEntity.HITL_DETAIL),
+        user=user,
+    )
+
+
+def _may(user: BaseUser | None, method: ResourceMethod, dag: str, entity: DagAccessEntity | None = None) -> bool:
+    manager = get_auth_manager()
+    return manager.is_authorized_dag(method=method, access_entity=entity, details=DagDetails(id=dag), user=user)
 
 
 def _engine() -> Engine:

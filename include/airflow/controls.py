@@ -8,7 +8,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import Engine
 
 from include import catalog
-from include.airflow.tasks import evaluate_approval
+from include.airflow.approvals import evaluate_approval
 from include.checkpoints import checkpoint_files
 from include.control import commands
 from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
@@ -162,7 +162,8 @@ def run_command(
     decision = evaluate_approval(answer, request.who)
     if not decision.is_approved:
         _refuse(engine, request, decision.message)
-    request = replace(request, approver=decision.by)
+    why = f"{request.reason}; {decision.by}: {decision.reason}" if decision.reason else request.reason
+    request = replace(request, approver=decision.by, reason=why)
     if request.job:
         return [_give_up(engine, request, approved)]
     (flow,) = request.flows

@@ -1,4 +1,4 @@
-"""The tasks of the DAGs `backfill`, `full_refresh`, `rewind` and `refresh` before Spark starts.
+"""The tasks of the DAGs `backfill`, `full_refresh`, `rewind`, `replay` and `refresh` before Spark starts.
 
 They plan the job, and check its approval.
 """
@@ -12,8 +12,8 @@ from sqlalchemy import Engine
 
 from include import catalog, logs
 from include.airflow import in_driver
+from include.airflow.approvals import evaluate_approval
 from include.airflow.run import Run
-from include.airflow.tasks import evaluate_approval
 from include.control.jobs import backfills, rewinds, store
 from include.control.jobs.rewinds import Rewind
 from include.control.store import audit, database
@@ -21,7 +21,7 @@ from include.errors import DeclarationError, SluiceError, UsageError
 from include.flows import refreshes
 from include.lake import locations
 from include.monitoring import first_load
-from include.project import ranges
+from include.project import ranges, replays
 from include.project.ranges import Slice
 from include.recovery import rewind_plan
 from include.recovery.backfill import preview
@@ -151,7 +151,30 @@ def require_approved_rewind(number: int, answer: dict[str, Any] | None) -> None:
         if not stored.is_begun and stored.ended_at is None:
             rewinds.give_up(engine, stored, decision.message)
         raise AirflowSkipException(f"rewind {number}: nothing done, {decision.message}")
-    store.approve(engine, stored, decision.by)
+    store.approve(engine, stored, decision.by, decision.reason)
+
+
+REPLAY = "replay quarantine"
+REPLAYED_TABLES = [name for name, table in catalog.load().tables.items() if replays.refusal(table) is None]
+REPLAY_FORM = {
+    "table": Param(type="string", enum=REPLAYED_TABLES, description="the table to move quarantined rows into"),
+    "rule": Param(None, type=["null", "string"], description="only rows that broke this rule; late rows need it"),
+    "reason": Param(type="string", minLength=1, description="for whoever reads the audit"),
+}
+
+
+def plan_replay(form: dict[str, Any], requester: str | None) -> None:
+    """Writes the audit. Raises AirflowFailException if no row can be moved."""
+    table = catalog.load().table(form["table"])
+    if not locations.is_stored(table.quarantine):
+        raise AirflowFailException(replays.no_quarantine(table))
+    what = f"rows that broke '{form['rule']}'" if form["rule"] else "rows of all rules but late ones"
+    with database.transaction(database.connect(settings().control_url)) as connection:
+        audit.record(connection, requester or "unknown", REPLAY, table.name, form["reason"], f"begins with {what}")
+
+
+def replay_arguments(form: dict[str, Any], run_id: str) -> list[str]:
+    return ["--replay-quarantine", form["table"], *(["--rule", form["rule"]] if form["rule"] else []), "--run", run_id]
 
 
 def skip_without_source(run: Run) -> None:

@@ -2,69 +2,26 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-from airflow.configuration import conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.hitl import HITLOperator
-from airflow.sdk import Context, XComArg
+from airflow.sdk import Context, Param, XComArg
 from airflow.sdk.exceptions import AirflowException
 
 from include import logs
 from include.airflow import assets
+from include.airflow.approvals import APPROVE, REJECT
 from include.airflow.launchers import launch
 from include.airflow.launchers.kubernetes import Kubernetes
 from include.airflow.launchers.standalone import Standalone
 from include.airflow.launchers.yarn import Yarn
-from include.settings import ROOT, settings
+from include.settings import ROOT
 
-APPROVE, REJECT = "Approve", "Reject"
 RETRY_DELAY = timedelta(minutes=1)
 POLL_SECONDS = 2
-# Airflow's simple auth manager, whose users are in Airflow's configuration.
-SIMPLE = "SimpleAuthManager"
-
-
-@dataclass(frozen=True)
-class ApprovalDecision:
-    """The decision about an approval. by: the user who decided. message: the decision in words."""
-
-    is_approved: bool
-    by: str
-    message: str
-
-
-def evaluate_approval(answer: dict[str, Any] | None, requester: str | None) -> ApprovalDecision:
-    """Evaluate an `approval`. answer: Airflow's response. requester: may not approve it if others can."""
-    # Without a response, somebody has marked the task as success instead of answering it.
-    user = answer and answer["responded_by_user"]
-    if not answer or not user:
-        return ApprovalDecision(False, "", "nobody approved it")
-    approver = str(user["name"])
-    if answer["chosen_options"] != [APPROVE]:
-        return ApprovalDecision(False, approver, f"rejected by {approver}")
-    if approver == requester and _needs_four_eyes():
-        return ApprovalDecision(
-            False, approver, f"{approver} asked for it, so that another user has to approve it (SLUICE_FOUR_EYES)"
-        )
-    return ApprovalDecision(True, approver, f"approved by {approver}")
-
-
-def _needs_four_eyes() -> bool:
-    setting = settings().four_eyes
-    return _has_several_users() if setting is None else setting
-
-
-def _has_several_users() -> bool:
-    """Auth managers other than the simple one are assumed to have several users."""
-    if not conf.get("core", "auth_manager").endswith(SIMPLE):
-        return True
-    # With this option, everybody is an anonymous admin.
-    is_open = conf.getboolean("core", "simple_auth_manager_all_admins")
-    return not is_open and len(conf.getlist("core", "simple_auth_manager_users")) > 1
 
 
 class SparkJobOperator(SparkSubmitOperator):
@@ -135,6 +92,7 @@ def approval(subject: str, body: str) -> HITLOperator:
         body=body,
         options=[APPROVE, REJECT],
         defaults=REJECT,
+        params={"reason": Param("", type="string", description="for whoever reads the audit")},
         response_timeout=timedelta(hours=24),
         # Airflow fails the task if the response arrives within the second in which it began to wait.
         retries=1,

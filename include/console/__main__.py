@@ -7,7 +7,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from include import logs
 from include.console import app
-from include.console.app import Viewer
+from include.console.viewer import Viewer
 from include.control.store import database
 from include.settings import settings
 

@@ -1,6 +1,7 @@
 """The answers of the console: one page as HTML, with an ETag, and headers that let nothing from a payload run."""
 
 import hashlib
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from include.console import words
+from include.console import runbooks, words
+from include.console.viewer import Viewer
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -31,7 +33,7 @@ templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-templates.filters.update(words.FILTERS)
+templates.filters.update(words.FILTERS, json=json.dumps, markdown=runbooks.markdown)
 
 
 def static_version() -> str:
@@ -44,10 +46,10 @@ VERSION = static_version()
 
 
 def page(
-    request: Request, template: str, may_press: bool, tag: str | None = None, status: int = 200, **values: Any
+    request: Request, template: str, viewer: Viewer, tag: str | None = None, status: int = 200, **values: Any
 ) -> Response:
     """The page, or 304 if the browser has it. tag: its ETag; None: made of its text."""
-    body = html(template, root=root(request), may_press=may_press, **values)
+    body = html(template, root=root(request), viewer=viewer, **values)
     tag = tag or etag(body)
     if status == 200 and is_known(request, tag):
         return not_modified(tag)

@@ -5,7 +5,6 @@ own API as the signed-in user.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
@@ -14,15 +13,8 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from include.console import answers, flow_page, graph_page, pages, table_page
 from include.console.readings import Readings
+from include.console.viewer import Viewer
 from include.errors import SluiceError, UsageError
-
-
-@dataclass(frozen=True)
-class Viewer:
-    """may_press: whether they may trigger the DAG that buttons trigger."""
-
-    name: str
-    may_press: bool
 
 
 def create(guard: Callable[..., Viewer], engine: Callable[[], Engine]) -> FastAPI:
@@ -37,7 +29,7 @@ def create(guard: Callable[..., Viewer], engine: Callable[[], Engine]) -> FastAP
 
 def _in_one_sentence(request: Request, error: Exception) -> Response:
     status = 404 if isinstance(error, UsageError) else 503
-    return answers.page(request, "error.html", False, status=status, here=None, sentence=str(error))
+    return answers.page(request, "error.html", Viewer("", False), status=status, here=None, sentence=str(error))
 
 
 def _add_routes(app: FastAPI, guard: Callable[..., Viewer], readings: Readings) -> None:
@@ -48,13 +40,13 @@ def _add_routes(app: FastAPI, guard: Callable[..., Viewer], readings: Readings) 
 
         def route(request: Request, who: viewer) -> Response:
             if is_of_snapshot:
-                tag = answers.etag(f"{readings.stamp()} {request.url} {who.may_press} {answers.VERSION}")
+                tag = answers.etag(f"{readings.stamp()} {request.url} {who} {answers.VERSION}")
                 if answers.is_known(request, tag):
                     return answers.not_modified(tag)
             else:
                 tag = None
             values = build(readings, request.query_params, **request.path_params)
-            return answers.page(request, template, who.may_press, tag, **values)
+            return answers.page(request, template, who, tag, **values)
 
         app.get(path)(route)
 

@@ -6,6 +6,7 @@ from sqlalchemy import Engine
 
 from include.console import answers, pages, runbooks, table_page
 from include.console.readings import Readings
+from include.console.viewer import Viewer
 
 
 def as_html(engine: Engine) -> str:
@@ -18,6 +19,6 @@ def as_html(engine: Engine) -> str:
         **values,
         runbooks=found,
         tables=table_page.tables(readings, {})["tables"],
-        may_press=False,
+        viewer=Viewer("", may_press=False),
         css=(answers.STATIC / "console.css").read_text(),
     )

@@ -1,4 +1,4 @@
-"""The runbooks as HTML, for the incidents that they are about."""
+"""Markdown as HTML: the runbooks, for the incidents that they are about, and plans."""
 
 from functools import lru_cache
 
@@ -17,4 +17,8 @@ def as_html(page: str) -> Markup | None:
     file = ROOT / page
     if not file.is_file():
         return None
-    return Markup(MARKDOWN.render(file.read_text()))
+    return markdown(file.read_text())
+
+
+def markdown(text: str) -> Markup:
+    return Markup(MARKDOWN.render(text))

@@ -134,9 +134,9 @@ class TableDetails:
 
     columns: name, type, comment. rules: name, otherwise, rows, broke, pass_rate. versions, newest first: version, at,
     operation, kind, flow, batch, rows, files, bytes. quarantine: rules, reason, flow, batch, at, origin; no values of
-    rows. broken_rules: quarantined rows by rule. file_sizes: data files by their upper bound in bytes. readers: who
-    reads it. held_by, held_version: who holds VACUUM back. These and the quarantine are as of held_at. unknown: by
-    part, why it is not known.
+    rows. broken_rules: quarantined rows by rule. replay_refusal: why none of them can move back. file_sizes: data files
+    by their upper bound in bytes. readers: who reads it. held_by, held_version: who holds VACUUM back. These and the
+    quarantine are as of held_at. unknown: by part, why it is not known.
     """
 
     table: str
@@ -147,6 +147,7 @@ class TableDetails:
     quarantine: tuple[Mapping[str, Any], ...] = ()
     quarantine_version: int | None = None
     broken_rules: Mapping[str, int] = field(default_factory=dict)
+    replay_refusal: str = ""
     file_sizes: Mapping[str, int] = field(default_factory=dict)
     readers: tuple[str, ...] = ()
     held_by: str = ""

@@ -22,6 +22,7 @@ from include.monitoring import snapshot
 from include.monitoring.snapshot import Snapshot, TableDetails, TableSnapshot
 from include.monitoring.snapshot_parts import Parts
 from include.monitoring.status import FlowStatus
+from include.project import replays
 from include.spec import Table, ddl
 
 NEWEST_VERSIONS = 50
@@ -137,6 +138,7 @@ def _looked_at(
         table.name,
         now_seconds,
         columns=_columns(table),
+        replay_refusal=replays.refusal(table) or "",
         rules=parts.look("rules", lambda: _rules(table, commits)) or (),
         versions=tuple(map(_version, commits)),
         file_sizes=_file_sizes([file.bytes for file in live or ()]),

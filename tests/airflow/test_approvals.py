@@ -4,7 +4,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import select
 
-from include.airflow import controls, jobs, tasks
+from include.airflow import approvals, controls, jobs
 from include.control.flows import orders
 from include.control.jobs import rewinds, store
 from include.control.jobs.rewinds import RestorePoint, Rewind
@@ -17,7 +17,7 @@ SILVER = "silver.of_a_test"
 FORM = {"flow": None, "driver": None, "job": None, "reason": "a test", "hours": 24}
 
 
-def answer(name: str, option: str = tasks.APPROVE) -> dict:
+def answer(name: str, option: str = approvals.APPROVE) -> dict:
     return {"chosen_options": [option], "responded_by_user": {"id": "1", "name": name}}
 
 
@@ -54,10 +54,12 @@ ONE_USER, TWO_USERS = "ada:admin", "ada:admin,grace:op"
 )
 def test_who_asked_approves_only_where_nobody_else_can(users, named, variables, may):
     users(named, **variables)
-    assert tasks.evaluate_approval(answer("ada"), "ada").is_approved is may
-    assert tasks.evaluate_approval(answer("grace"), "ada") == tasks.ApprovalDecision(True, "grace", "approved by grace")
-    assert tasks.evaluate_approval(answer("ada", tasks.REJECT), "ada").message == "rejected by ada"
-    assert tasks.evaluate_approval(None, "ada").message == "nobody approved it"
+    assert approvals.evaluate_approval(answer("ada"), "ada").is_approved is may
+    assert approvals.evaluate_approval(answer("grace"), "ada") == approvals.ApprovalDecision(
+        True, "grace", "approved by grace"
+    )
+    assert approvals.evaluate_approval(answer("ada", approvals.REJECT), "ada").message == "rejected by ada"
+    assert approvals.evaluate_approval(None, "ada").message == "nobody approved it"
 
 
 def test_nothing_follows_where_who_asked_has_approved_it_alone(users):
@@ -104,7 +106,7 @@ def test_a_job_is_given_up_once_another_person_has_read_what_that_leaves_and_app
         and "Asked for by ada: a test" in description
     )
     state = controls.approved_state(command)
-    for invalid_answer in (None, answer("ada"), answer("grace", tasks.REJECT)):
+    for invalid_answer in (None, answer("ada"), answer("grace", approvals.REJECT)):
         with pytest.raises(AirflowSkipException, match=f"{job}: nothing done"):
             controls.run_command(engine, command, state, invalid_answer)
     with pytest.raises(AirflowSkipException, match="has come further"):

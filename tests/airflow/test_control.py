@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import Engine, select
 
-from include.airflow import controls, tasks
+from include.airflow import approvals, controls
 from include.airflow.supervisor import watchdog
 from include.control.flows import incidents, orders
 from include.control.store import database
@@ -157,7 +157,7 @@ def test_a_release_is_nothing_without_an_approval_and_names_whoever_gave_it(tmp_
     with pytest.raises(AirflowSkipException, match="nobody approved it"):
         controls.run_command(engine, command, controls.generation(FLOW), None)
     assert rows_of(engine, releases) == []
-    approval = {"chosen_options": [tasks.APPROVE], "responded_by_user": {"id": "1", "name": "grace"}}
+    approval = {"chosen_options": [approvals.APPROVE], "responded_by_user": {"id": "1", "name": "grace"}}
     controls.run_command(engine, controls.command(form(flow=FLOW, action="stop"), "ada"), None, None)
     assert controls.run_command(engine, command, controls.generation(FLOW), approval) == [
         f"{FLOW}: VACUUM no longer waits for it, and it has to be rebuilt"

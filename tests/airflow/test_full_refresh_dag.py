@@ -5,7 +5,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sqlalchemy import select
 
 from include import catalog
-from include.airflow import jobs, tasks
+from include.airflow import approvals, jobs
 from include.control.jobs import store
 from include.control.jobs.backfills import Backfill
 from include.control.store import database
@@ -89,7 +89,7 @@ def test_a_table_is_made_anew_once_a_person_approved_it_and_those_below_it_follo
     person.wait_for_question(run, dag)
     assert f"{SILVER} as a whole: {rows_before:,} rows are recomputed" in person.question(run, dag)["body"]
     assert store.newest(pipeline.control, Backfill) == []
-    person.answer(run, tasks.APPROVE, dag)
+    person.answer(run, approvals.APPROVE, dag)
     person.wait(run, "refresh", "success", "failed", timeout_seconds=300, dag=dag)
     assert person.tasks(run, dag)["refresh"] == "success"
     jobs = store.newest(pipeline.control, Backfill)

@@ -55,7 +55,7 @@ def test_one_dag_serves_a_verb_for_all_tables(monkeypatch, airflow_database):
         monkeypatch.undo()
         settings.cache_clear()
     assert bag.import_errors == {}
-    assert bag.dags.keys() == {*VERBS, "control.stream", "rewind", "supervise"}
+    assert bag.dags.keys() == {*VERBS, "control.stream", "replay", "rewind", "supervise"}
     for verb, refused in (("maintain", set()), ("backfill", UNCHANGED), ("full_refresh", UNCHANGED)):
         choice = bag.dags[verb].params.get_param("table").schema["enum"]
         assert {*choice} - {None} <= catalog.load().tables.keys() - refused

@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include import catalog
-from include.airflow import jobs, tasks
+from include.airflow import approvals, jobs
 from include.control.jobs import rewinds, store
 from include.control.jobs.rewinds import RestorePoint, Rewind
 from include.settings import settings
@@ -65,8 +65,8 @@ def test_where_nothing_has_come_since_nobody_is_asked(home):
     ("answer", "why"),
     [
         (None, "nobody approved it"),
-        ({"chosen_options": [tasks.REJECT], "responded_by_user": None}, "nobody approved it"),
-        ({"chosen_options": [tasks.REJECT], **GRACE}, "rejected by grace"),
+        ({"chosen_options": [approvals.REJECT], "responded_by_user": None}, "nobody approved it"),
+        ({"chosen_options": [approvals.REJECT], **GRACE}, "rejected by grace"),
     ],
 )
 def test_without_an_approval_nothing_is_done_and_that_is_written_down(home, answer, why):
@@ -89,7 +89,7 @@ def test_a_table_is_put_back_once_a_person_approved_it_and_made_again(pipeline, 
     person.wait_for_question(run, DAG)
     assert f"{SILVER} goes back to version" in person.question(run, DAG)["body"]
     assert pipeline.count(SILVER) == rows_before
-    person.answer(run, tasks.APPROVE, DAG)
+    person.answer(run, approvals.APPROVE, DAG)
     person.wait(run, "rewind", "success", "failed", timeout_seconds=300, dag=DAG)
     assert person.tasks(run, DAG)["rewind"] == "success"
     assert 0 < pipeline.count(SILVER) < rows_before

@@ -64,22 +64,48 @@
   }
 
   const dialog = document.getElementById("press");
+  const api = `${root}../api/v2/dags/`;
   let asked = null;
 
   function openDialog(button) {
-    const { action, flow, driver, words } = button.dataset;
-    const subject = flow ? { flow } : { driver };
-    const name = flow || driver;
+    const { action, subject, dag, conf, approval, words } = button.dataset;
     // One identifier for one opening of the dialog: Airflow refuses the second of two presses.
-    const now = new Date().toISOString();
-    asked = { id: `console__${name}__${action}__${now}`.replace(/[^A-Za-z0-9_.~:+-]/g, "_"), conf: { ...subject, action } };
-    document.getElementById("press-title").textContent = `${action} ${name}`;
+    const id = `console__${subject}__${action}__${new Date().toISOString()}`.replace(/[^A-Za-z0-9_.~:+-]/g, "_");
+    asked = approval ? { place: approval, answer: action } : { id, dag, conf: JSON.parse(conf) };
+    document.getElementById("press-title").textContent = `${action} ${subject}`;
     document.getElementById("press-words").textContent = words || "";
     document.getElementById("press-answer").textContent = "";
     document.getElementById("press-reason").value = "";
     document.getElementById("press-send").disabled = false;
     dialog.showModal();
     document.getElementById("press-reason").focus();
+  }
+
+  function ask(path, method, body) {
+    const headers = { "Content-Type": "application/json" };
+    return fetch(api + path, { method, credentials: "same-origin", headers, body: JSON.stringify(body) });
+  }
+
+  // Each of these two says in words or a link what came of it, or returns Airflow's refusal.
+  async function trigger(reason, output) {
+    const { id, dag, conf } = asked;
+    const body = { dag_run_id: id, logical_date: null, conf: { ...conf, reason }, note: reason };
+    const answer = await ask(`${encodeURIComponent(dag)}/dagRuns`, "POST", body);
+    if (!answer.ok && answer.status !== 409) return answer;
+    const run = answer.ok ? (await answer.json()).dag_run_id : id;
+    const link = document.createElement("a");
+    link.href = "#";
+    link.dataset.airflow = `dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`;
+    link.textContent = "see the run";
+    output.replaceChildren(answer.ok ? "Requested: " : "Requested before: ", link);
+    return null;
+  }
+
+  async function decide(reason, output) {
+    const answer = await ask(asked.place, "PATCH", { chosen_options: [asked.answer], params_input: { reason } });
+    if (!answer.ok && answer.status !== 409) return answer;
+    output.textContent = answer.ok ? "Answered: the job goes on in a moment." : "Somebody has answered it before.";
+    return null;
   }
 
   async function send() {
@@ -92,23 +118,9 @@
     document.getElementById("press-send").disabled = true;
     output.textContent = "Asking Airflow …";
     try {
-      const answer = await fetch(`${root}../api/v2/dags/control.stream/dagRuns`, {
-        method: "POST",
-        credentials: "same-origin",
-        headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ dag_run_id: asked.id, logical_date: null, conf: { ...asked.conf, reason }, note: reason }),
-      });
-      if (answer.ok || answer.status === 409) {
-        const run = answer.ok ? (await answer.json()).dag_run_id : asked.id;
-        const link = document.createElement("a");
-        link.href = "#";
-        link.dataset.airflow = `dags/control.stream/runs/${encodeURIComponent(run)}`;
-        link.textContent = "see the run";
-        output.replaceChildren(answer.ok ? "Requested: " : "Requested before: ", link);
-        return;
-      }
-      const said = await answer.text();
-      output.textContent = `Airflow refused this (${answer.status}): ${said.slice(0, 300)}`;
+      const refusal = await (asked.place ? decide : trigger)(reason, output);
+      if (!refusal) return;
+      output.textContent = `Airflow refused this (${refusal.status}): ${(await refusal.text()).slice(0, 300)}`;
     } catch (_error) {
       output.textContent = "Airflow does not answer: nothing was requested.";
     }

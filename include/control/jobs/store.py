@@ -240,11 +240,11 @@ def fail_request(engine: Engine, job: JobId, failure: str) -> None:
     queue.withdraw(engine, job)
 
 
-def approve(engine: Engine, job: StoredJob, approver: str) -> None:
-    """Record that a planned job may begin, and who approved it. Raises Unreachable."""
+def approve(engine: Engine, job: StoredJob, approver: str, reason: str = "") -> None:
+    """Record that a planned job may begin, and who approved it, and why. Raises Unreachable."""
     with database.transaction(engine) as connection:
-        job_events.record(connection, job.id, Event.APPROVED, approver)
-        result = f"{job.message}: approved by {approver}"
+        job_events.record(connection, job.id, Event.APPROVED, approver, reason or None)
+        result = f"{job.message}: approved by {approver}{reason and f': {reason}'}"
         audit.record(connection, job.who, job.kind, job.table, job.reason, result, approver=approver)
 
 

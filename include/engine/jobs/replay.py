@@ -38,6 +38,7 @@ from include.errors import UsageError
 from include.flows import resume_position
 from include.flows.batches import RETRIED
 from include.lake import locations
+from include.project import replays
 from include.project.declaration import suggest
 from include.rules import FAILED
 from include.settings import settings
@@ -136,8 +137,8 @@ class ReplayOutcome:
         return [f"{table.quarantine}: {counts}", *violations]
 
 
-def run(table: Table, tables: Catalog, rules: list[str], dry_run: bool) -> None:
-    """Replays the rows that broke one of `rules`; without `rules`, all but late ones.
+def run(table: Table, tables: Catalog, rules: list[str], dry_run: bool, requester: str = store.BY_HAND) -> None:
+    """Replays the rows that broke one of `rules`; without `rules`, all but late ones. requester: a run, or by hand.
 
     Raises UsageError if nothing can be replayed, LeaseHeld if the table has another window, Unreachable, and FlowFailed
     if a step fails.
@@ -149,16 +150,16 @@ def run(table: Table, tables: Catalog, rules: list[str], dry_run: bool) -> None:
         print("\n".join(_count_outcome(checked_rows).lines(table)), flush=True)
         return
     engine = database.connect(settings().control_url)
-    job = begin(engine, table, rules)
+    job = begin(engine, table, rules, requester)
     with open_worker(engine, tables, f"replay {table.name}", [table.name, table.quarantine]) as worker:
         ReplayJob(engine, job).work(worker)
 
 
-def begin(engine: Engine, table: Table, rules: list[str]) -> JobId:
+def begin(engine: Engine, table: Table, rules: list[str], requester: str = store.BY_HAND) -> JobId:
     """Stores the replay, or finds an equal one whose process died or failed. Raises Unreachable."""
     parameters, reason = {"rules": rules}, ", ".join(rules) or "all rules"
     is_same = jobs.c.parameters == json.dumps(parameters)
-    return store.begin(engine, JobKind.REPLAY, table.name, store.BY_HAND, is_same, reason=reason, parameters=parameters)
+    return store.begin(engine, JobKind.REPLAY, table.name, requester, is_same, reason=reason, parameters=parameters)
 
 
 class ReplayJob(Job[Worker, Table]):
@@ -181,19 +182,10 @@ class ReplayJob(Job[Worker, Table]):
 
 
 def _require_quarantine(table: Table) -> None:
-    if table.layer == "bronze" or not locations.is_stored(table.quarantine):
-        raise UsageError(f"{table.name} has no quarantine whose rows a rule of its could let in: name another table")
-    if table.is_recomputed:
-        raise UsageError(
-            f"{table.quarantine} holds source rows and buckets of which no row of the aggregate could be made: "
-            f"backfill their range, which tries them again (jobs/backfill.py)"
-        )
-    if table.lookups:
-        looked_up = ", ".join(lookup.table for lookup in table.lookups)
-        raise UsageError(
-            f"{table.name} looks into {looked_up}, and its quarantine holds what the batches found there: backfill the "
-            f"range of these rows, which looks again (jobs/backfill.py)"
-        )
+    if refusal := replays.refusal(table):
+        raise UsageError(refusal)
+    if not locations.is_stored(table.quarantine):
+        raise UsageError(replays.no_quarantine(table))
 
 
 def replay(open_window: Window, rules: list[str]) -> str:

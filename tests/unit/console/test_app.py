@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from include.console import answers, app
-from include.console.app import Viewer
+from include.console.viewer import Viewer
 from include.control.flows import incidents
 from include.control.store import audit, database
 from include.control.supervision.troubles import Trouble

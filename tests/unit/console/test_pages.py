@@ -1,7 +1,9 @@
 """What the pages say about flows and tables, from a stored snapshot."""
 
+import html
+import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from include.console import app, report
-from include.console.app import Viewer
+from include.console.viewer import Approval, Viewer
 from include.control.flows import incidents
 from include.control.store import database
 from include.control.supervision.troubles import Trouble
@@ -155,6 +157,67 @@ def test_comments_reasons_and_names_are_shown_and_never_run(client, engine):
         assert ATTACK not in text, path
         assert " onerror=" not in text
     assert "&lt;script&gt;" in client.get("/table/silver.a").text
+
+
+QUARANTINED = {"rules": ["plausible"], "reason": None, "flow": "silver.a", "batch": "0/1", "at": 1.0, "origin": {}}
+
+
+def quarantine_page(engine: Engine, viewer: Viewer, refusal: str = "") -> str:
+    at = console.now(engine)
+    table = TableSnapshot("silver.a", flows=("silver.a",), is_stored=True)
+    details = TableDetails("silver.a", at, quarantine=(QUARANTINED,), broken_rules={"a 'rule'": 3})
+    stored = replace(console.synthetic(0, at), flows=(console.flow("silver.a", 0, at),), tables=(table,))
+    console.store(engine, stored, details=[replace(details, replay_refusal=refusal)])
+    return TestClient(app.create(lambda: viewer, lambda: engine)).get("/table/silver.a").text
+
+
+def test_a_quarantine_is_replayed_from_its_page_whole_or_by_rule(engine):
+    text = quarantine_page(engine, Viewer("ann", True, may_replay=True))
+    asked = [json.loads(html.unescape(conf)) for conf in re.findall('data-dag="replay" data-conf="([^"]*)"', text)]
+    assert asked == [{"table": "silver.a", "rule": None}, {"table": "silver.a", "rule": "a 'rule'"}]
+
+
+def test_nobody_is_offered_a_replay_that_is_refused_or_not_theirs_to_ask_for(engine):
+    assert 'data-dag="replay"' not in quarantine_page(engine, Viewer("ann", True))
+    text = quarantine_page(engine, Viewer("ann", True, may_replay=True), refusal="backfill its range")
+    assert 'data-dag="replay"' not in text and "backfill its range" in text
+
+
+def approval(**changed: object) -> Approval:
+    known = Approval("silver.a: back to noon?", f"- version 7 {ATTACK}", "rewind/x", "dags/r", "silver.a", "bob", 1.0)
+    return replace(known, **changed)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Approver(Viewer):
+    waiting: tuple[Approval, ...] = ()
+
+    def approvals(self) -> tuple[Approval, ...]:
+        return self.waiting
+
+
+def jobs_page(engine: Engine, *waiting: Approval) -> str:
+    viewer = Approver("ann", False, may_approve=True, waiting=waiting)
+    return TestClient(app.create(lambda: viewer, lambda: engine)).get("/jobs").text
+
+
+def test_a_job_that_waits_for_approval_shows_its_plan_and_two_buttons(engine):
+    text = jobs_page(engine, approval(may_answer=True))
+    assert "silver.a: back to noon?" in text and "<li>version 7" in text and "by bob" in text
+    assert ATTACK not in text and "<dialog" in text
+    assert re.findall('data-action="([A-Za-z]+)"', text) == ["Approve", "Reject"]
+    assert text.count('data-approval="rewind/x"') == 2
+
+
+def test_whoever_asked_for_a_job_may_reject_it_and_not_approve_it(engine):
+    text = jobs_page(engine, approval(may_answer=True, is_own=True))
+    assert re.findall('data-action="([A-Za-z]+)"', text) == ["Reject"]
+    assert "another user has to approve it" in text
+
+
+def test_whoever_may_not_answer_sees_the_plan_without_buttons(engine):
+    text = jobs_page(engine, approval())
+    assert "<li>version 7" in text and "data-action" not in text
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one(client, engine):
