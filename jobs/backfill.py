@@ -53,8 +53,7 @@ def main() -> None:
         range_ = ranges.parse_slice(table, arguments.begin, arguments.end, as_a_whole=arguments.full)
         backfill.run(table, tables, range_, arguments.run, arguments.dry_run, arguments.alone)
     else:
-        table = tables.table(arguments.replay_quarantine)
-        replay.run(table, tables, arguments.rule, arguments.dry_run, arguments.run)
+        replay.run(tables.table(arguments.replay_quarantine), tables, arguments.rule, arguments.dry_run, arguments.run)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from include.console import charts, driver_log
+from include.console import charts, driver_log, query_report
 from include.console.charts import Chart, Mark
 from include.console.pages import Query
 from include.console.readings import Readings
@@ -48,6 +48,7 @@ def flow(readings: Readings, query: Query, name: str) -> dict[str, Any]:
         "spans": SPANS,
         "charts": history_charts(readings.history(name, SPANS[span]), jobs, look.at or 0.0, SPANS[span]),
         "commits": commits[:COMMITS],
+        "report": query_report.shown(readings.report(name)),
         "incidents": readings.incidents(name),
         "jobs": jobs[:20],
         "log_lines": driver_log.last_lines(line.driver) if line.driver else "",

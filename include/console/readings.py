@@ -18,7 +18,7 @@ from include.control.store.schema import audits, snapshots
 from include.control.store.schema import incidents as incident_rows
 from include.control.supervision.troubles import Trouble
 from include.monitoring import snapshot
-from include.monitoring.snapshot import Sample, Snapshot, TableDetails
+from include.monitoring.snapshot import FlowReport, Sample, Snapshot, TableDetails
 
 NEWEST = 100
 
@@ -101,6 +101,10 @@ class Readings:
     def details(self, table: str) -> TableDetails | None:
         """What is stored about one table. Raises Unreachable."""
         return snapshot.details(self._engine(), table)
+
+    def report(self, flow: str) -> FlowReport | None:
+        """The newest report of a flow's query. Raises Unreachable."""
+        return snapshot.report(self._engine(), flow)
 
     def incidents(self, subject: str | None = None) -> list[IncidentLine]:
         """The open incidents, and the newest others, newest first. Raises Unreachable."""

@@ -21,7 +21,7 @@ from include.errors import SluiceError
 from include.lake import locations
 from include.monitoring import query_progress
 from include.monitoring.query_progress import PHASES_MS
-from include.monitoring.snapshot import FlowSnapshot
+from include.monitoring.snapshot import FlowReport, FlowSnapshot
 from include.monitoring.status import FlowStatus
 from include.spec import Flow
 
@@ -78,6 +78,15 @@ def recent_reports(now_seconds: float) -> dict[str, list[Report]]:
     for report in ended:
         found[report["flow"]].append(report)
     return {flow: sorted(reports, key=lambda report: report["at"]) for flow, reports in found.items()}
+
+
+def newest_reports(reports: Mapping[str, Sequence[Report]]) -> list[FlowReport]:
+    """Returns the newest of each flow, whole. reports: by flow, of `recent_reports`."""
+    return [
+        FlowReport(flow, newest["at"].timestamp(), newest["generation"], newest["batch"], newest["raw"] or "{}")
+        for flow, of_flow in reports.items()
+        for newest in of_flow[-1:]
+    ]
 
 
 def _ended_at(report: Report) -> float:

@@ -15,6 +15,8 @@ from include.control.store.schema import samples, snapshots
 from include.control.supervision.troubles import Trouble
 
 PLATFORM = "platform"
+# Of the part that has a flow's newest report; no table's name has a space.
+REPORT = "report "
 # The supervisor writes one a minute, and a run may take one.
 OLD_SECONDS = 180
 PHASES = (
@@ -133,10 +135,11 @@ class TableDetails:
     """What the page of one table shows besides. Dictionaries, as JSON has them.
 
     columns: name, type, comment. rules: name, otherwise, rows, broke, pass_rate. versions, newest first: version, at,
-    operation, kind, flow, batch, rows, files, bytes. quarantine: rules, reason, flow, batch, at, origin; no values of
-    rows. broken_rules: quarantined rows by rule. replay_refusal: why none of them can move back. file_sizes: data files
-    by their upper bound in bytes. readers: who reads it. held_by, held_version: who holds VACUUM back. These and the
-    quarantine are as of held_at. unknown: by part, why it is not known.
+    operation, kind, flow, batch, rows, files, bytes, and reads, what of the source, in words. quarantine: rules,
+    reason, flow, batch, at, origin; no values of rows. broken_rules: quarantined rows by rule. replay_refusal: why none
+    of them can move back. file_sizes: data files by their upper bound in bytes. readers: who reads it. held_by,
+    held_version: who holds VACUUM back. These and the quarantine are as of held_at. unknown: by part, why it is not
+    known.
     """
 
     table: str
@@ -154,6 +157,17 @@ class TableDetails:
     held_version: int | None = None
     held_at: float = 0.0
     unknown: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FlowReport:
+    """The newest report of a flow's query that the supervisor has seen. at: when the batch began. raw: Spark's JSON."""
+
+    flow: str
+    at: float
+    generation: int | None = None
+    batch: int | None = None
+    raw: str = "{}"
 
 
 @dataclass(frozen=True)
@@ -262,6 +276,12 @@ def details(engine: Engine, table: str) -> TableDetails | None:
     return None if document is None else _to_part(TableDetails, document)
 
 
+def report(engine: Engine, flow: str) -> FlowReport | None:
+    """Returns the newest report of a flow; None where no supervisor has stored one. Raises Unreachable."""
+    document = _document(engine, REPORT + flow)
+    return None if document is None else _to_part(FlowReport, document)
+
+
 def history(engine: Engine, flow: str, since_seconds: float) -> list[Sample]:
     """Returns the samples of a flow in the last `since_seconds`, oldest first. Raises Unreachable."""
     return histories(engine, [flow], since_seconds).get(flow, [])
@@ -280,19 +300,26 @@ def histories(engine: Engine, flows: Collection[str], since_seconds: float) -> d
     return found
 
 
-def store(engine: Engine, snapshot: Snapshot, table_details: Collection[TableDetails] = ()) -> None:
-    """Replaces the stored snapshot and the details of these tables, and adds a sample of each flow.
+def store(
+    engine: Engine,
+    snapshot: Snapshot,
+    table_details: Collection[TableDetails] = (),
+    reports: Collection[FlowReport] = (),
+) -> None:
+    """Replaces the stored snapshot, the details of these tables and these reports, and adds a sample of each flow.
 
-    The details of tables that the snapshot does not list are deleted. Raises Unreachable.
+    Details and reports of what the snapshot does not list are deleted. Raises Unreachable.
     """
     documents = {PLATFORM: asdict(snapshot), **{part.table: asdict(part) for part in table_details}}
+    documents |= {REPORT + report.flow: asdict(report) for report in reports}
     rows = [{"part": part, "at": snapshot.at, "document": json.dumps(values)} for part, values in documents.items()]
     sample_rows = [_sample(flow, snapshot.at) for flow in snapshot.flows if not flow.is_view]
     with database.transaction(engine) as connection:
         statement = database.insert(connection, snapshots)
         changed = {"at": statement.excluded.at, "document": statement.excluded.document}
         connection.execute(statement.on_conflict_do_update(index_elements=["part"], set_=changed), rows)
-        _forget(connection, {PLATFORM, *(table.table for table in snapshot.tables)})
+        flow_parts = {REPORT + flow.flow for flow in snapshot.flows}
+        _forget(connection, {PLATFORM, *(table.table for table in snapshot.tables), *flow_parts})
         if sample_rows:
             # Two supervisors may write in the same millisecond, the resolution of SQLite's clock.
             connection.execute(database.insert(connection, samples).on_conflict_do_nothing(), sample_rows)

@@ -12,6 +12,7 @@ from deltalake.exceptions import DeltaError
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
+from include.checkpoints import offset_ranges
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import SluiceError
 from include.flows.batches import commit_kind
@@ -203,7 +204,16 @@ def _version(commit: Commit) -> dict[str, Any]:
         "rows": commit.rows,
         "files": commit.files,
         "bytes": commit.bytes,
+        "reads": _reads(commit) if place else "",
     }
+
+
+def _reads(commit: Commit) -> str:
+    """Returns in words what of its source the batch has read."""
+    source_to = commit.metadata.get("source_to")
+    if source_to is None:
+        return ""
+    return offset_ranges.describe(commit.metadata.get("source"), commit.metadata.get("source_from"), source_to)
 
 
 def _file_sizes(sizes: Sequence[int]) -> dict[str, int]:

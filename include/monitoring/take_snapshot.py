@@ -43,7 +43,7 @@ def take(
     took_seconds = round(time.process_time() - began_seconds, 3)
     platform = PlatformSnapshot(tuple(tables.notices), parts.unknown, took_seconds)
     taken = Snapshot(observed.now, platform, flows, listed, edges, wrong, unfinished)
-    snapshot.store(engine, taken, details)
+    snapshot.store(engine, taken, details, flow_snapshots.newest_reports(reports or {}))
     return taken
 
 
