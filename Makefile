@@ -36,7 +36,7 @@ MARKED :=
 dev docs test test-rest test-all test-setup test-platforms test-units test-tables faults-on-s3 cluster-test yarn-test soak protocol lint mutants: DEV := --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev s3 connect tlc yarn store sbom audit class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-units test-tables lint lock docs compose-env screenshot console-tour recording bench faults faults-on-s3 cluster-test yarn-test soak protocol mutants clean
+.PHONY: help setup dev s3 connect tlc yarn store sbom audit class-data venv up down status demo new-table remove-examples check test test-rest test-all test-setup test-platforms test-units test-tables lint lock docs compose-env screenshot vendored console-tour recording bench faults faults-on-s3 cluster-test yarn-test soak protocol mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,6 +131,9 @@ docs: venv ## the documentation as a site in $SLUICE_HOME/site, built without th
 
 screenshot: dev ## take the screenshot of docs/start/demo.md from the running platform; needs Chromium
 	@PYTHONPATH="$$PWD" $(IN_VENV) docs/screenshot.py
+
+vendored: dev ## compare the scripts in include/console/static with npm's packages; needs npm and its registry
+	@$(IN_VENV) -m tests.support.vendored
 
 console-tour: dev ## walk through the console of the running platform in Chromium; kills a driver
 	@PYTHONPATH="$$PWD" $(IN_VENV) -m docs.console_tour

@@ -38,7 +38,7 @@ def supervise() -> None:
         seen = Seen()
         sick_flows = reconcile_all(seen)
         publish_all(seen)
-        assets.announce(cast(Context, context), catalog.load().tables, new_rows.BETWEEN_EVENTS_SECONDS)
+        assets.announce(cast(Context, context), catalog.load().tables, new_rows.BETWEEN_EVENTS_SECONDS, seen.table_logs)
         return to_task_arguments(sick_flows)
 
     @task(map_index_template="{{ task.op_kwargs['flow'] }}")

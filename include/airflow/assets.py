@@ -11,6 +11,7 @@ from airflow.sdk import Asset, Context
 from include import catalog, logs
 from include.airflow.run import Run
 from include.control.store import database
+from include.delta.table_logs import TableLogs
 from include.errors import SluiceError
 from include.monitoring import new_rows
 from include.settings import settings
@@ -26,15 +27,17 @@ def uri(table: str) -> str:
     return f"sluice://{table.replace('.', '/', 1)}"
 
 
-def announce(context: Context, tables: Iterable[str], at_least_seconds: float = 0.0) -> None:
+def announce(
+    context: Context, tables: Iterable[str], at_least_seconds: float = 0.0, table_logs: TableLogs | None = None
+) -> None:
     """Let the running task emit an event for each of these tables that has new rows, if it succeeds.
 
-    at_least_seconds: since the last event of a table. Raises nothing: what is missed, the next minute announces.
+    at_least_seconds, table_logs: as for `new_rows.find`. Raises nothing: what is missed, the next minute announces.
     """
     # An AssetAlias would make every table an asset that some DAG names, for good.
     task: Any = context["task"]
     try:
-        found = new_rows.find(database.connect(settings().control_url), tables, at_least_seconds)
+        found = new_rows.find(database.connect(settings().control_url), tables, at_least_seconds, table_logs)
     except SluiceError as error:
         logs.warning(f"no asset gets an event for now: {error}")
         return

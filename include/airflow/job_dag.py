@@ -19,6 +19,8 @@ from include.spec import Table
 
 # The key under which `plan` leaves its preview for whoever approves the job.
 PREVIEW = "preview"
+# Of a DAG of one table, as earlier releases had them.
+EARLIER_NOTE = " Deprecated: trigger {verb} and name the table (SLUICE_DAG_PER_TABLE=off removes this DAG)."
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,10 @@ def job_dags(
         if table.name in own or settings().dag_per_table:
             schedule = own.get(table.name, earlier_schedule)
             params = {"table": Param(table.name, type="string", enum=[table.name]), **form}
-            job_dag(docstring, verb, steps, table.name, table=table, params=params, schedule=schedule, **dag_args)
+            note = "" if table.name in own else EARLIER_NOTE.format(verb=verb)
+            job_dag(
+                docstring, verb, steps, table.name, table=table, note=note, params=params, schedule=schedule, **dag_args
+            )
 
 
 def job_dag(
@@ -135,16 +140,17 @@ def job_dag(
     example: str,
     *,
     table: Table | None = None,
+    note: str = "",
     default_args: dict[str, Any] | None = None,
     **dag_args: Any,
 ) -> None:
     """Declare the DAG `<verb>`, or `<verb>.<table>`, which runs once at a time unless `dag_args` says otherwise.
 
-    example: the table of the documentation.
+    example: the table of the documentation. note: what its description ends with.
     """
     dag(
         dag_id=f"{verb}.{table.name}" if table else verb,
-        description=dags.description(docstring, example if table else "a table"),
+        description=dags.description(docstring, example if table else "a table") + note,
         doc_md=dags.documentation(docstring, example),
         default_args={"owner": dags.owner(table) if table else dags.OWNER, **(default_args or {})},
         tags=dags.tags(verb.replace("_", " "), table) if table else [verb.replace("_", " "), "sluice"],

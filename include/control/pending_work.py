@@ -66,8 +66,12 @@ def read(engine: Engine) -> list[Work]:
 
 
 def failed_jobs(connection: Connection) -> list[StoredJob]:
-    """The unfinished jobs that nobody does and that have begun. A window has an alarm of its own."""
-    return [job for job in _unfinished(connection) if _stage(job) is Stage.FAILED and job.kind != JobKind.WINDOW]
+    """The unfinished jobs that have begun, and that nobody does or may soon try again.
+
+    A window has an alarm of its own.
+    """
+    failed = [job for job in _unfinished(connection) if _stage(job) is Stage.FAILED and job.kind != JobKind.WINDOW]
+    return [job for job in failed if not store.may_be_tried_again(connection, job)]
 
 
 def _unfinished(connection: Connection) -> list[StoredJob]:

@@ -124,6 +124,10 @@ class Snapshot:
     properties: dict[str, str]
 
 
+def no_log(table: LakePath) -> Unreachable:
+    return Unreachable(f"{table} holds no Delta log: start the flow that writes the table first")
+
+
 class DeltaLog:
     """The log as listed at construction, or with the existing `versions` alone. Later commits are not seen.
 
@@ -138,7 +142,7 @@ class DeltaLog:
         self.names = sorted(listed) or [f"{version:020}.json" for version in versions or ()]
         self.versions = [int(match[1]) for name in self.names if (match := COMMIT.fullmatch(name))]
         if not self.versions:
-            raise Unreachable(f"{table} holds no Delta log: start the flow that writes the table first")
+            raise no_log(table)
         self.newest = self.versions[-1]
 
     @cached_property

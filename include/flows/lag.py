@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from include.delta.backlog import StreamSource
 from include.delta.delta_log import DeltaLog
+from include.delta.table_logs import TableLogs
 from include.kafka import broker, cluster
 from include.kafka.broker import NoSuchTopic, PartitionOffsets
 from include.kafka.retention import Limits, RetentionClock
@@ -35,14 +36,14 @@ class Topic:
 class SourceSnapshot:
     """The sources of some flows. now, since: this moment and the earlier one to compare with, seconds since 1970.
 
-    lake_outage: why the lake cannot be read, if it cannot.
+    lake_outage: why the lake cannot be read, if it cannot. logs: of all tables that somebody has looked at.
     """
 
     def __init__(self, flows: Iterable[Flow], trend_seconds: float, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self.lake_outage = locations.outage()
         self.now_seconds = time.time()
         self.since = self.now_seconds - trend_seconds
-        self._logs: dict[str, DeltaLog] = {}
+        self.logs = TableLogs()
         self._feeds: dict[tuple[str, bool], StreamSource] = {}
         self._timeout_seconds = timeout_seconds
         sources: dict[str | None, list[Kafka]] = {}
@@ -60,9 +61,7 @@ class SourceSnapshot:
 
     def log(self, table: str) -> DeltaLog:
         """Returns a table's log. Raises Unreachable where the table is not stored."""
-        if table not in self._logs:
-            self._logs[table] = DeltaLog(locations.table_path(table))
-        return self._logs[table]
+        return self.logs.get(table)
 
     def feed(self, source: Delta) -> StreamSource:
         """Returns a source as a stream. Raises Unreachable where the table is not stored."""

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -157,15 +157,25 @@ def _with_names(offsets: Mapping[str, Mapping[int, int]] | None) -> dict[str, di
 
 def _state(flow: Flow, status: FlowStatus, observed: Observed) -> dict[str, Any]:
     """Returns state, reason and alarm, by the supervisor's decision where it has made one."""
-    alarm, taken = observed.alarms.get(flow.flow), observed.acknowledged.get(flow.flow)
-    found: dict[str, Any] = {"state": status.state, "reason": status.reason}
-    if decision := observed.decisions.get(flow.flow):
-        found = {"state": decision.state, "reason": decision.reason, "next_step": decision.next_step}
-    if alarm is None:
-        return found
-    command = alarms.command(alarm.state, flow.flow, alarm.number, alarm.error)
-    told = {"alarm": alarm.state, "alarm_at": alarm.began_at, "command": command}
-    return {**found, **told, "acknowledged": str(taken) if taken else ""}
+    return {"state": status.state, "reason": status.reason, **_verdict(flow.flow, observed)}
+
+
+def _verdict(flow: str, observed: Observed) -> dict[str, Any]:
+    """Returns what the supervisor has decided about the flow, and its alarm."""
+    found: dict[str, Any] = {"alarm": "", "alarm_at": None, "command": "", "acknowledged": ""}
+    if decision := observed.decisions.get(flow):
+        found |= {"state": decision.state, "reason": decision.reason, "next_step": decision.next_step}
+    if alarm := observed.alarms.get(flow):
+        taken = observed.acknowledged.get(flow)
+        command = alarms.command(alarm.state, flow, alarm.number, alarm.error)
+        found |= {"alarm": alarm.state, "alarm_at": alarm.began_at, "command": command}
+        found["acknowledged"] = str(taken) if taken else ""
+    return found
+
+
+def with_verdict(before: FlowSnapshot, observed: Observed) -> FlowSnapshot:
+    """Returns a flow of an earlier snapshot with what the supervisor has decided since."""
+    return replace(before, **_verdict(before.flow, observed))
 
 
 def _phase(

@@ -35,7 +35,8 @@ from openlineage.client.transport.http import HttpConfig, HttpTransport
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
 from include.delta import commit_history, stored_table
-from include.delta.delta_log import Commit, DeltaLog
+from include.delta.delta_log import Commit
+from include.delta.table_logs import TableLogs
 from include.errors import SluiceError, Unreachable
 from include.flows import refreshes, sources
 from include.lake import locations
@@ -55,13 +56,15 @@ OF_FLOW, OF_VIEW = ("STREAMING", "SLUICE", "FLOW"), ("BATCH", "SLUICE", "VIEW")
 Facets = dict[str, Any]
 
 
-def emit_events(tables: Catalog, url: str | None = None) -> dict[str, str]:
+def emit_events(tables: Catalog, url: str | None = None, logs: TableLogs | None = None) -> dict[str, str]:
     """Sends the events that were not sent yet. Returns, by flow or view, the batch or refresh, or why it cannot be
     reported.
 
     url: of an OpenLineage receiver, by default `settings().lineage_url`. Without a URL, JSON lines are appended to
     `lineage/events.ndjson` in the home directory. Raises Unreachable where the receiver rejects an event.
+    logs: by a caller who has looked at them already.
     """
+    logs = logs or TableLogs()
     url = url or settings().lineage_url
     directory = settings().home / "lineage"
     directory.mkdir(parents=True, exist_ok=True)
@@ -72,7 +75,7 @@ def emit_events(tables: Catalog, url: str | None = None) -> dict[str, str]:
     _columns.cache_clear()
     for name, flow in (*tables.flows.items(), *tables.views.items()):
         try:
-            commit = _newest_commit(name, flow)
+            commit = _newest_commit(name, flow, logs)
             if commit is None or sent_batches.get(receiver, {}).get(name) == _batch_name(commit):
                 continue
             event = event_of(name, flow, commit)
@@ -102,16 +105,14 @@ def event_of(name: str, flow: Table, commit: Commit) -> RunEvent:
     )
 
 
-def _newest_commit(name: str, flow: Table) -> Commit | None:
+def _newest_commit(name: str, flow: Table, logs: TableLogs) -> Commit | None:
     """Returns the newest commit of a flow or a view; None before the first."""
     if flow.is_view:
         refresh = refreshes.newest(flow.name)
         return refresh.commit if refresh else None
-    if not locations.is_stored(flow.name):
+    if (log := logs.find(flow.name)) is None:
         return None
-    recent_commits = islice(
-        commit_history.commits_with_activity(DeltaLog(locations.table_path(flow.name))), RECENT_COMMITS
-    )
+    recent_commits = islice(commit_history.commits_with_activity(log), RECENT_COMMITS)
     commits = (commit for commit, is_active in recent_commits if is_active)
     return next(
         (commit for commit in commits if commit.metadata.get("flow") == name and "batch" in commit.metadata), None

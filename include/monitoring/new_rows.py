@@ -11,8 +11,8 @@ from include import logs
 from include.control.store import database
 from include.control.store.schema import announcements
 from include.delta.delta_log import Commit, DeltaLog
+from include.delta.table_logs import TableLogs
 from include.errors import SluiceError
-from include.lake import locations
 
 # A table gets one event in this time, which is a little less than the supervisor's minute.
 BETWEEN_EVENTS_SECONDS = 50.0
@@ -38,11 +38,14 @@ class NewRows:
         return {"table": self.table, "version": self.version, "rows": self.rows, "offsets": self.offsets}
 
 
-def find(engine: Engine, tables: Iterable[str], at_least_seconds: float = 0.0) -> list[NewRows]:
+def find(
+    engine: Engine, tables: Iterable[str], at_least_seconds: float = 0.0, table_logs: TableLogs | None = None
+) -> list[NewRows]:
     """Returns the tables that are stored and have new rows. at_least_seconds: since the last event of a table.
 
-    A table whose log cannot be read is logged and left out.
+    table_logs: by a caller who has looked at them already. A table whose log cannot be read is logged and left out.
     """
+    table_logs = table_logs or TableLogs()
     with database.reading(engine) as connection:
         rows = connection.execute(select(announcements)).mappings().all()
         now_seconds = database.now(connection)
@@ -51,9 +54,9 @@ def find(engine: Engine, tables: Iterable[str], at_least_seconds: float = 0.0) -
     found = []
     for table in tables:
         try:
-            if table in recent or not locations.is_stored(table):
+            if table in recent or (log := table_logs.find(table)) is None:
                 continue
-            new_rows = _since(table, announced.get(table))
+            new_rows = _since(table, log, announced.get(table))
         except (SluiceError, DeltaError, OSError) as error:
             logs.warning(f"its asset gets no event for now: {error}", table)
             continue
@@ -72,9 +75,8 @@ def record(engine: Engine, versions: dict[str, int]) -> None:
             connection.execute(statement.on_conflict_do_update(index_elements=["table_name"], set_=values))
 
 
-def _since(table: str, announced: int | None) -> NewRows | None:
+def _since(table: str, log: DeltaLog, announced: int | None) -> NewRows | None:
     """announced: the version of the last event. A table that was recreated since has lower versions."""
-    log = DeltaLog(locations.table_path(table))
     if log.newest == announced:
         return None
     is_continued = announced is not None and announced < log.newest

@@ -9,7 +9,6 @@ from itertools import chain, islice, takewhile
 from typing import cast
 
 from include.delta.delta_log import DeltaLog
-from include.lake import locations
 from include.ledger.row_outcomes import Batch, batches_of
 from include.spec import Table
 
@@ -46,13 +45,12 @@ class Outcome:
         return self.written / self.read if self.read else 1.0
 
 
-def of(flow: Table, now_seconds: float, is_known: bool) -> str | None:
+def of(flow: Table, log: DeltaLog, now_seconds: float, is_known: bool) -> str | None:
     """Describes what became of a flow's newest rows if they do not pass and earlier ones did; else None.
 
-    is_known: whether this alarm is open already. Then it lasts until rows pass again, whatever happened earlier.
-    now_seconds: since 1970. Raises Unreachable where the table is not stored, and FlowBroken.
+    log: of its table. is_known: whether this alarm is open already. Then it lasts until rows pass again, whatever
+    happened earlier. now_seconds: since 1970. Raises FlowBroken.
     """
-    log = DeltaLog(locations.table_path(flow.name))
     # A table that checks no rows rejects none. Its log may be long, and this runs every minute.
     checked = cast(Iterator[Batch], takewhile(lambda batch: batch is not None, batches_of(flow, log.commits())))
     recent, past = _split(islice(checked, MOST_BATCHES), now_seconds)

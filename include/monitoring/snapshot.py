@@ -312,17 +312,27 @@ def store(
     """
     documents = {PLATFORM: asdict(snapshot), **{part.table: asdict(part) for part in table_details}}
     documents |= {REPORT + report.flow: asdict(report) for report in reports}
-    rows = [{"part": part, "at": snapshot.at, "document": json.dumps(values)} for part, values in documents.items()]
     sample_rows = [_sample(flow, snapshot.at) for flow in snapshot.flows if not flow.is_view]
     with database.transaction(engine) as connection:
-        statement = database.insert(connection, snapshots)
-        changed = {"at": statement.excluded.at, "document": statement.excluded.document}
-        connection.execute(statement.on_conflict_do_update(index_elements=["part"], set_=changed), rows)
+        _write(connection, documents, snapshot.at)
         flow_parts = {REPORT + flow.flow for flow in snapshot.flows}
         _forget(connection, {PLATFORM, *(table.table for table in snapshot.tables), *flow_parts})
         if sample_rows:
             # Two supervisors may write in the same millisecond, the resolution of SQLite's clock.
             connection.execute(database.insert(connection, samples).on_conflict_do_nothing(), sample_rows)
+
+
+def replace_newest(engine: Engine, snapshot: Snapshot) -> None:
+    """Replaces the stored snapshot alone. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        _write(connection, {PLATFORM: asdict(snapshot)}, snapshot.at)
+
+
+def _write(connection: Connection, documents: Mapping[str, Any], at: float) -> None:
+    rows = [{"part": part, "at": at, "document": json.dumps(values)} for part, values in documents.items()]
+    statement = database.insert(connection, snapshots)
+    changed = {"at": statement.excluded.at, "document": statement.excluded.document}
+    connection.execute(statement.on_conflict_do_update(index_elements=["part"], set_=changed), rows)
 
 
 def _sample(flow: FlowSnapshot, at: float) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from include.control.store.job_id import JobKind
 from include.control.store.schema import incidents as incident_rows
 from include.control.supervision import lag_history, supervision
 from include.delta import stored_table
-from include.delta.delta_log import DeltaLog
+from include.delta.table_logs import TableLogs
 from include.errors import SluiceError
 from include.flows import refreshes
 from include.flows.lag import TIMEOUT_SECONDS, Lag
@@ -133,7 +133,7 @@ def statuses(
             tables.warnings.get(flow.name),
             longer.get(flow.flow),
             *_refresh(flow),
-            no_partner(flow),
+            no_partner(flow, sources.logs),
             None if flow.is_view else sizes.get(flow.driver),
         )
         for flow in flows
@@ -217,11 +217,11 @@ def _sizes() -> dict[str, Size]:
         return {}
 
 
-def no_partner(flow: Flow) -> dict[str, int]:
+def no_partner(flow: Flow, logs: TableLogs) -> dict[str, int]:
     """Returns by lookup how many rows of the newest `NEWEST_COMMITS` have no partner, where there are any."""
     counts: dict[str, int] = {}
     with suppress(SluiceError, DeltaError, OSError):
-        commits = DeltaLog(locations.table_path(flow.name)).commits() if flow.lookups else iter(())
+        commits = logs.get(flow.name).commits() if flow.lookups else iter(())
         for commit in islice(commits, NEWEST_COMMITS):
             found = (commit.metadata.get("no_partner") or {}) if commit.metadata.get("flow") == flow.flow else {}
             counts |= {lookup: counts.get(lookup, 0) + rows for lookup, rows in found.items() if rows}

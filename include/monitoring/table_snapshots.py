@@ -14,9 +14,9 @@ from sqlalchemy import Engine
 from include.catalog import Catalog
 from include.checkpoints import offset_ranges
 from include.delta.delta_log import Commit, DeltaLog
+from include.delta.table_logs import TableLogs
 from include.errors import SluiceError
 from include.flows.batches import commit_kind
-from include.lake import locations
 from include.ledger import quarantine, row_outcomes
 from include.maintenance import table_survey, vacuum_guard
 from include.monitoring import snapshot
@@ -38,7 +38,7 @@ ERRORS = (SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError)
 
 
 def of_all(
-    engine: Engine, tables: Catalog, statuses: Iterable[FlowStatus], now_seconds: float
+    engine: Engine, tables: Catalog, statuses: Iterable[FlowStatus], logs: TableLogs, now_seconds: float
 ) -> tuple[tuple[TableSnapshot, ...], list[TableDetails]]:
     """Returns all tables, and the details of those that have changed."""
     before = snapshot.newest(engine) or Snapshot(now_seconds)
@@ -47,7 +47,7 @@ def of_all(
     listed, changed = [], []
     for table in tables.tables.values():
         declared = _declared(table, status_of.get(table.name))
-        found, details = _of_table(engine, table, tables, declared, known.get(table.name), now_seconds)
+        found, details = _of_table(engine, table, tables, logs, declared, known.get(table.name), now_seconds)
         listed.append(found)
         changed += [details] if details else []
     return tuple(listed), changed
@@ -77,13 +77,14 @@ def _of_table(
     engine: Engine,
     table: Table,
     tables: Catalog,
+    logs: TableLogs,
     declared: TableSnapshot,
     before: TableSnapshot | None,
     now_seconds: float,
 ) -> tuple[TableSnapshot, TableDetails | None]:
     """Returns the table, and its details where these have changed."""
     try:
-        log, rejected = _log(table.name), _log(table.quarantine)
+        log, rejected = logs.find(table.name), logs.find(table.quarantine)
         if log is None:
             return declared, None
         details = snapshot.details(engine, table.name)
@@ -93,10 +94,6 @@ def _of_table(
         return _looked_at(engine, table, tables, declared, log, rejected, details, now_seconds)
     except ERRORS as error:
         return replace(declared, is_stored=True, unknown=f"{error}" or type(error).__name__), None
-
-
-def _log(table: str) -> DeltaLog | None:
-    return DeltaLog(locations.table_path(table)) if locations.is_stored(table) else None
 
 
 def _is_due(details: TableDetails, now_seconds: float) -> bool:

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import Engine
 
@@ -10,7 +12,7 @@ from include.control.flows.decide import Decision
 from include.control.jobs import all_kinds
 from include.control.supervision import troubles
 from include.kafka import broker
-from include.monitoring import flow_snapshots, graph, snapshot, status, table_snapshots
+from include.monitoring import flow_snapshots, graph, lag, snapshot, status, table_snapshots
 from include.monitoring.lag import Measured
 from include.monitoring.snapshot import EdgeSnapshot, JobSnapshot, PlatformSnapshot, Snapshot
 from include.monitoring.snapshot_parts import Parts
@@ -32,10 +34,12 @@ def take(
     # Any kind of error: the other parts are worth as much without that one.
     parts = Parts(Exception)
     observed = flow_snapshots.observe(engine, decisions or {})
+    measured = measured or lag.look(tables.readers.values(), timeout_seconds)
+    logs = measured.sources.logs
     statuses = parts.look("status", lambda: status.statuses(tables, timeout_seconds, measured)) or []
     reports = parts.look("rates", lambda: flow_snapshots.recent_reports(observed.now))
     flows = parts.look("flows", lambda: flow_snapshots.of_all(tables, statuses, observed, reports)) or ()
-    looks = parts.look("tables", lambda: table_snapshots.of_all(engine, tables, statuses, observed.now))
+    looks = parts.look("tables", lambda: table_snapshots.of_all(engine, tables, statuses, logs, observed.now))
     listed, details = looks or ((), [])
     edges = parts.look("edges", lambda: _edges(tables)) or ()
     wrong = parts.look("troubles", lambda: tuple(troubles.troubles(engine, tables))) or ()
@@ -45,6 +49,31 @@ def take(
     taken = Snapshot(observed.now, platform, flows, listed, edges, wrong, unfinished)
     snapshot.store(engine, taken, details, flow_snapshots.newest_reports(reports or {}))
     return taken
+
+
+def renew_verdicts(engine: Engine, tables: Catalog, decisions: Mapping[str, Decision]) -> bool:
+    """Stores what the supervisor has decided in the newest snapshot, if it differs from what that says.
+
+    A look at all tables takes longer, and follows. Returns whether it differs. Raises Unreachable.
+    """
+    before, observed = snapshot.newest(engine), flow_snapshots.observe(engine, decisions)
+    # The time of an old snapshot says how old its other values are.
+    if before is None or before.is_old(observed.now):
+        return False
+    flows = tuple(flow_snapshots.with_verdict(flow, observed) for flow in before.flows)
+    wrong = tuple(troubles.troubles(engine, tables))
+    renewed = replace(before, at=observed.now, flows=flows, troubles=wrong)
+    if _verdicts(renewed) == _verdicts(before):
+        return False
+    snapshot.replace_newest(engine, renewed)
+    return True
+
+
+def _verdicts(stored: Snapshot) -> tuple[Any, ...]:
+    """What a person acts on. Reasons also count seconds, and always differ."""
+    states = [(flow.flow, flow.state, flow.alarm, flow.acknowledged) for flow in stored.flows]
+    causes = [(trouble.cause, trouble.kind, trouble.needs_person, list(trouble.flows)) for trouble in stored.troubles]
+    return states, causes
 
 
 def _edges(tables: Catalog) -> tuple[EdgeSnapshot, ...]:

@@ -40,6 +40,7 @@ def test_each_dag_says_what_it_does_to_which_table_and_who_answers_for_it(dags):
             continue
         table = tables[table_name]
         assert table_name in dag.description
+        assert f"Deprecated: trigger {verb} and name the table" in dag.description
         assert dag.owner == (table.owner or "sluice")
         assert dag.tags == {verb.replace("_", " "), table.layer, table_name, "sluice"}
         assert f"""airflow dags trigger {verb} -c '{{"table": "{table_name}\"""" in dag.doc_md

@@ -75,7 +75,8 @@ def test_a_view_that_is_late_by_a_flow_above_it_is_part_of_the_alarm_of_that_flo
     assert (notice.is_over, sorted(notice.subjects)) == (True, [BRONZE.name, VIEW.name])
 
 
-def test_a_job_that_failed_is_an_alarm_until_it_is_done(engine):
+def test_a_job_that_failed_is_an_alarm_until_it_is_done(engine, monkeypatch):
+    monkeypatch.setattr(store, "AGAIN_SECONDS", 0)
     backfill = backfills.begin(engine, VIEW.name, Slice(), "ada")
     store.record_failure(engine, backfill, "no space left")
     [task] = reconcile._settle_jobs(engine)

@@ -9,6 +9,7 @@ from include.catalog import Catalog
 from include.control.commands import Action
 from include.control.flows.decide import State
 from include.control.supervision import supervision
+from include.delta.table_logs import TableLogs
 from include.engine.jobs import refresh as engine_refresh
 from include.errors import Unreachable
 from include.lake import locations
@@ -87,7 +88,7 @@ def test_no_row_of_a_first_load_lacks_its_partner_and_those_that_have_none_are_c
     assert sum(row["sales"] for row in rows_of(sums.name)) == sum(row["sales"] for row in rows_of(view.name)) == 100
     cities = {row["sale"]: row["city"] for row in rows_of(sales.name)}
     assert cities == {sale: None if sale % 10 == 9 else f"city {sale % 10}" for sale in range(100)}
-    assert status.no_partner(sales) == {shops.name: 10}
+    assert status.no_partner(sales, TableLogs()) == {shops.name: 10}
     # Who has begun waits no more, whatever becomes of the table that it looks into.
     append(f"bronze.{name}", [{"sale": 100, "shop": 1}], SALES)
     append(f"bronze.{name}_shops", [{"shop": 1, "city": "moved", "at": 2}], SHOPS)

@@ -9,6 +9,7 @@ from include.airflow.supervisor import source_health
 from include.catalog import Catalog
 from include.control.supervision import lag_history
 from include.control.supervision.supervision import SourceHealth
+from include.delta.table_logs import TableLogs
 from include.kafka import cluster
 from include.lake import locations
 from include.monitoring import rejected_rows
@@ -71,10 +72,10 @@ def test_rows_of_a_flow_that_all_repeat_stored_ones_are_an_alarm(chain, topic, r
     one_hour_later = time.time() + 3_600
     topic.create().send(*range(150))
     run_once(chain.bronze, silver)
-    assert rejected_rows.of(silver, one_hour_later, is_known=False) is None
+    assert rejected_rows.of(silver, TableLogs().get(silver.name), one_hour_later, is_known=False) is None
     topic.send(*range(150))
     run_once(chain.bronze, silver)
     assert (
-        rejected_rows.of(silver, one_hour_later, is_known=False)
+        rejected_rows.of(silver, TableLogs().get(silver.name), one_hour_later, is_known=False)
         == "of the newest 150 rows 0 were written: 150 repeated"
     )

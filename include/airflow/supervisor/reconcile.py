@@ -30,6 +30,7 @@ from include.control.store import database
 from include.control.store.job_id import JobId
 from include.control.supervision import shutdown, supervision
 from include.control.supervision.supervision import SourceHealth
+from include.delta.table_logs import TableLogs
 from include.errors import SluiceError
 from include.kafka import broker
 from include.monitoring import consumer_groups, lag, lineage_loader, query_progress, registration, take_snapshot
@@ -40,16 +41,18 @@ from include.spec import Flow, table_of
 
 # Each task is a process that needs more than a second to load Airflow; a reader needs a few names and one list.
 MOST_TASKS = 10
-# What reads from such a flow gets late by that.
-NOT_RUNNING = frozenset({AlarmKind.BROKEN, AlarmKind.BACKING_OFF, AlarmKind.STUCK})
 
 
 @dataclass
 class Seen:
-    """What one run has seen, so that the snapshot asks for nothing again. decisions: by supervised flow."""
+    """What one run has seen, so that nobody asks for it again. decisions: by supervised flow."""
 
     decisions: dict[str, Decision] = field(default_factory=dict)
     measured: Measured | None = None
+
+    @property
+    def table_logs(self) -> TableLogs:
+        return self.measured.sources.logs if self.measured else TableLogs()
 
 
 def reconcile_all(seen: Seen | None = None) -> list[dict[str, str]]:
@@ -83,6 +86,8 @@ def reconcile_all(seen: Seen | None = None) -> list[dict[str, str]]:
             reason, cause = f"its driver cannot be started: {error}", driver_cause(driver)
             unhealthy += [{"flow": table.flow, "reason": reason, "cause": cause} for table in flows]
     supervision.heartbeat(engine)
+    # Before what may take long: messages, and a look at all tables.
+    _try(lambda: _renew_verdicts(engine, tables, seen))
     notify.notify_all(engine)
     return unhealthy
 
@@ -115,7 +120,7 @@ def _with_causes(engine: Engine, tables: Catalog, health: dict[str, SourceHealth
     if not late:
         return health
     with database.reading(engine) as connection:
-        above = [incident for incident in incidents.all_open(connection) if incident.state in NOT_RUNNING]
+        above = [incident for incident in incidents.all_open(connection) if incident.state in incidents.OF_RUN]
     causes: dict[str, str] = {}
     for incident in above:
         source = table_of(incident.subject)
@@ -201,10 +206,11 @@ def _settle(
     driver: str,
     flows: list[Flow],
     health: dict[str, SourceHealth],
-    seen: Seen | None = None,
+    seen: Seen,
 ) -> list[dict[str, str]]:
     dead_handle = processes.dead_handle(driver)
     settlement = supervision.settle(engine, driver, [table.flow for table in flows], dead_handle, health)
+    seen.decisions.update(settlement.decisions)
     if settlement.kill:
         if settlement.holder:
             settlement.holder.fence()
@@ -217,8 +223,6 @@ def _settle(
         log = launcher.log(driver, handle)
         supervision.record_launch(engine, driver, handle, settlement.launch_since, log)
         logs.info(f"driver '{driver}' launched, it writes to {log}")
-    if seen:
-        seen.decisions.update(settlement.decisions)
     unhealthy = []
     for flow, decision in settlement.decisions.items():
         logs.info(f"{decision.state}: {decision.reason}", flow)
@@ -232,9 +236,10 @@ def _settle(
 
 def publish_all(seen: Seen | None = None) -> None:
     """Publish everything, and log failures. The next minute tries again. seen: by `reconcile_all`. Raises nothing."""
+    seen = seen or Seen()
     # The snapshot has the batches of the last minute from the journals, which are gathered last.
-    store_snapshot = partial(_store_snapshot, seen or Seen())
-    for publish in (store_snapshot, _publish_offsets, _publish_lineage, _publish_names, _gather):
+    store_snapshot, publish_lineage = partial(_store_snapshot, seen), partial(_publish_lineage, seen)
+    for publish in (store_snapshot, _publish_offsets, publish_lineage, _publish_names, _gather):
         _try(publish)
 
 
@@ -246,6 +251,11 @@ def _try(publish: Callable[[], None]) -> None:
     except Exception as error:
         # No error here may stop the supervisor.
         logs.error(error, traceback=True)
+
+
+def _renew_verdicts(engine: Engine, tables: Catalog, seen: Seen) -> None:
+    if take_snapshot.renew_verdicts(engine, tables, seen.decisions):
+        logs.info("pages show what has changed")
 
 
 def _store_snapshot(seen: Seen) -> None:
@@ -261,8 +271,8 @@ def _publish_offsets() -> None:
             logs.warning(f"{mirrored.group} is not mirrored: {mirrored.refusal}")
 
 
-def _publish_lineage() -> None:
-    for flow, batch in lineage_loader.emit_events(catalog.load()).items():
+def _publish_lineage(seen: Seen) -> None:
+    for flow, batch in lineage_loader.emit_events(catalog.load(), logs=seen.table_logs).items():
         logs.info(f"lineage of batch {batch}", flow)
 
 

@@ -12,6 +12,7 @@ from include.control.flows.decide import State
 from include.control.store import database
 from include.control.supervision import lag_history
 from include.control.supervision.supervision import SourceHealth
+from include.delta.table_logs import TableLogs
 from include.errors import SluiceError
 from include.flows.lag import Lag
 from include.kafka import broker
@@ -27,7 +28,7 @@ def look(engine: Engine, tables: Catalog, measured: Measured | None = None) -> d
     for the control database only.
     """
     promises = any(table.fresh_minutes is not None for table in tables.tables.values())
-    lags = (measured or lag.look(tables.readers.values(), broker.TIMEOUT_SECONDS)).lags
+    lags, sources = measured or lag.look(tables.readers.values(), broker.TIMEOUT_SECONDS)
     lag_of = {flow: flow_lag for flow, flow_lag in lags.items() if flow_lag.has_begun and flow in tables.flows}
     for flow, flow_lag in lag_of.items():
         if flow_lag.unknown and not _waits(flow_lag):
@@ -44,7 +45,7 @@ def look(engine: Engine, tables: Catalog, measured: Measured | None = None) -> d
             _waits(lag_of.get(flow)),
             _falls_behind(table, lag_of.get(flow), samples.get(flow, [])),
             _expires(lag_of.get(flow)),
-            _rejects(table, now_seconds, flow in rejecting),
+            _rejects(table, sources.logs, now_seconds, flow in rejecting),
             broken.pop(table.name, None),
         )
         for flow, table in tables.flows.items()
@@ -62,10 +63,10 @@ def _broken_promises(tables: Catalog, lags: dict[str, Lag]) -> dict[str, str]:
     }
 
 
-def _rejects(flow: Table, now_seconds: float, is_rejecting: bool) -> str | None:
+def _rejects(flow: Table, logs: TableLogs, now_seconds: float, is_rejecting: bool) -> str | None:
     """Why the flow's rows do not reach the table. Unreadable data is ignored here: the flow's next start reports it."""
     with suppress(SluiceError, DeltaError, OSError, ValueError, KeyError, TypeError):
-        return rejected_rows.of(flow, now_seconds, is_rejecting)
+        return rejected_rows.of(flow, logs.get(flow.name), now_seconds, is_rejecting)
     return None
 
 

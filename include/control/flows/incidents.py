@@ -14,6 +14,8 @@ from include.control.store.schema import acknowledgements, incidents
 
 # What keeps a flow from running is the cause itself, and other kinds may follow from it.
 OF_CAUSE = frozenset({AlarmKind.BROKEN, AlarmKind.STUCK, AlarmKind.BACKING_OFF, AlarmKind.JOB_FAILED})
+# What a start can cure.
+OF_RUN = frozenset({AlarmKind.BROKEN, AlarmKind.STUCK, AlarmKind.BACKING_OFF})
 
 
 class Finding(NamedTuple):
@@ -101,6 +103,14 @@ def end(connection: Connection, target: str) -> None:
     connection.execute(update(incidents).where(is_open).values(ended_at=database.now(connection)))
 
 
+def retry(connection: Connection, flow: str) -> None:
+    """Note that a person has the flow started again. Its incident lasts until the flow has lasted, and its next failure
+    is another incident.
+    """
+    is_open = (incidents.c.target == flow) & incidents.c.ended_at.is_(None) & incidents.c.state.in_(OF_RUN)
+    connection.execute(update(incidents).where(is_open).values(retried_at=database.now(connection)))
+
+
 def open_of(engine: Engine, target: str) -> Incident | None:
     """The target's open incident. Raises Unreachable."""
     is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
@@ -115,14 +125,19 @@ def settle(connection: Connection, unhealthy: Mapping[str, Finding], healthy: Co
     unhealthy: by flow or table. healthy: those that have no alarm any more.
     """
     is_open = incidents.c.target.in_([*unhealthy, *healthy]) & incidents.c.ended_at.is_(None)
-    open_states = {row.target: row.state for row in connection.execute(select(incidents).where(is_open))}
+    found = {row.target: row for row in connection.execute(select(incidents).where(is_open))}
+    failed_again = {
+        target
+        for target, row in found.items()
+        if row.retried_at and target in unhealthy and unhealthy[target].state in OF_RUN
+    }
+    # First, so that what begins is not taken for a part of what a person has heard of.
+    for target in failed_again | (found.keys() & set(healthy)):
+        end(connection, target)
     for target, finding in unhealthy.items():
-        state = finding.state
-        if target not in open_states or (state in SENT_AT_ONCE and state != open_states[target]):
+        is_new = target not in found or target in failed_again
+        if is_new or (finding.state in SENT_AT_ONCE and finding.state != found[target].state):
             begin(connection, target, *finding)
-    for target in healthy:
-        if target in open_states:
-            end(connection, target)
 
 
 def targets_in_state(connection: Connection, state: str) -> frozenset[str]:

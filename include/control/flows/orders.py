@@ -151,7 +151,7 @@ def set_wanted(connection: Connection, flow: str, state: str, reason: str) -> No
 def clear_failure(connection: Connection, flow: str) -> None:
     """Clear the flow's failure, so that it starts at once and the next failure opens a new incident."""
     values = {**CLEARED_RUN, "attempts": 0, "intended_at": database.now(connection)}
-    incidents.end(connection, flow)
+    incidents.retry(connection, flow)
     connection.execute(update(runs).where(runs.c.flow == flow).values(values))
 
 

@@ -17,10 +17,13 @@ from include.control.store import audit, database, job_events
 from include.control.store.job_events import Event
 from include.control.store.job_id import JobId, JobKind
 from include.control.store.job_schema import jobs
+from include.control.store.schema import leases
 from include.errors import SluiceError, UsageError
 
 # The states that all kinds know. A kind has others between the first and the last one.
 PLANNED, SKIPPED, DONE, FAILED, GIVEN_UP = "planned", "skipped", "done", "failed", "given up"
+# Airflow tries a job again a minute after a try has failed, and a busy machine takes its time to start that.
+AGAIN_SECONDS = 180.0
 # The requester outside Airflow. A repeated command is a new request there, not the retry of a run.
 BY_HAND = "by hand"
 Kind = TypeVar("Kind", bound="StoredJob")
@@ -61,7 +64,8 @@ class StoredJob:
     def of(cls, connection: Connection, row: Row[Any]) -> Self:
         """The job of a row. A subclass adds what other tables know of it."""
         # Who is alive takes long to find out, and matters to unfinished jobs only.
-        alive, name = {} if row.ended_at is not None else lease.alive(connection), _lease_name(row)
+        alive = {} if row.ended_at is not None else lease.alive(connection)
+        name = _lease_name(row.kind, row.target, row.root)
         is_at_work = name in alive and row.epoch in (None, lease.epoch(connection, name))
         root = select(jobs.c.driver).where(is_job(JobId(row.kind, row.root)))
         driver = connection.execute(root).scalar_one_or_none()
@@ -300,6 +304,17 @@ def of_all_kinds(connection: Connection, *conditions: ColumnElement[bool]) -> li
     return [StoredJob.of(connection, row) for row in rows]
 
 
-def _lease_name(row: Row[Any]) -> str:
-    """The name of the lease that the job of a row holds while it is at work. Any window of a table excludes others."""
-    return lease.window_lease(row.target) if row.kind == JobKind.WINDOW else str(JobId(row.kind, row.root))
+def may_be_tried_again(connection: Connection, job: StoredJob) -> bool:
+    """Whether an abandoned job ended so recently that the next try of its task in Airflow may follow."""
+    name = _lease_name(job.kind, job.table, job.root)
+    expires_at = connection.execute(select(leases.c.expires_at).where(leases.c.flow == name)).scalar_one_or_none()
+    failed_at = job_events.newest_times(connection, job.id).get(Event.TRY_FAILED, 0.0)
+    now = database.now(connection)
+    # A process that died has not said so, and its lease was its last sign of life.
+    ended_at = max(job.state_at, failed_at, min(expires_at or 0.0, now))
+    return job.is_abandoned and now - ended_at < AGAIN_SECONDS
+
+
+def _lease_name(kind: str, table: str, root: int) -> str:
+    """The name of the lease that a job holds while it is at work. Any window of a table excludes others."""
+    return lease.window_lease(table) if kind == JobKind.WINDOW else str(JobId(kind, root))

@@ -114,6 +114,9 @@ MIGRATIONS: dict[str, tuple[str | Callable[[Connection], None], ...]] = {
         "ALTER TABLE reset ADD COLUMN approver VARCHAR",
         audit_chain.seal,
     ),
+    "alarms get the time at which a person had their flow started again": (
+        "ALTER TABLE incident ADD COLUMN retried_at FLOAT",
+    ),
 }
 
 

@@ -216,6 +216,7 @@ incidents = Table(
     Column("ended_at", Float, comment="NULL while it lasts"),
     Column("cause", String, comment="which incidents share, such as `driver main`; NULL: its own"),
     Column("over_told_at", Float, comment="when somebody was notified of its end"),
+    Column("retried_at", Float, comment="when a person had its flow started again; NULL: nobody has"),
     Index("one_open_incident", "target", unique=True, sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
 )
 

@@ -26,12 +26,14 @@ from include.spec import table_of
 
 
 def _holding_jobs(connection: Connection) -> tuple[dict[str, str], dict[str, Failure]]:
-    """By flow, the job that keeps it stopped: its name where it lives, and a failure for a person where it died."""
+    """By flow, the job that keeps it stopped: its name where it lives or may be tried again, and a failure for a person
+    where it died.
+    """
     alive: dict[str, str] = {}
     dead: dict[str, Failure] = {}
     for job in reversed(store.of_all_kinds(connection, jobs.c.ended_at.is_(None), jobs.c.stopped.is_not(None))):
         for flow in job.stopped:
-            if job.is_held:
+            if job.is_held or store.may_be_tried_again(connection, job):
                 alive[flow] = str(job.id)
             else:
                 dead[flow] = Failure(

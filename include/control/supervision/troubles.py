@@ -195,8 +195,7 @@ def _taken_on(group: Sequence[Incident], context: _Context) -> Acknowledgement |
 
 
 def _runs_again(incident: Incident, now: Decision | None) -> bool:
-    is_of_run = incident.state in {State.BROKEN, State.BACKING_OFF, State.STUCK}
-    return is_of_run and now is not None and not now.is_unhealthy
+    return incident.state in incidents.OF_RUN and now is not None and not now.is_unhealthy
 
 
 def _heals(incident: Incident, context: _Context) -> bool:

@@ -171,6 +171,8 @@ def test_a_rewind_that_dies_is_ended_by_the_next_try_and_until_then_nobody_write
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(f"include.engine.jobs.rewind.{function_path}", die_in(function_path, 0))
         runner.complete(unfinished_rewind.number)
+    # Nobody tries it again.
+    monkeypatch.setattr(store, "AGAIN_SECONDS", 0)
     desired_state, decision = supervision.preview(runner.engine, "nobody's", [silver.flow])[silver.flow]
     assert (desired_state, decision.state, decision.error) == ("stopped", "BROKEN", "REWIND_UNFINISHED")
     with pytest.raises(

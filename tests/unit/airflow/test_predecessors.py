@@ -82,7 +82,7 @@ def lose_lease(engine: Engine, driver: str, handle: str) -> None:
 
 
 def settle(engine: Engine, driver: str, processes: Processes) -> None:
-    reconcile._settle(engine, Local("local[*]"), processes, driver, [flow(driver)], {})
+    reconcile._settle(engine, Local("local[*]"), processes, driver, [flow(driver)], {}, reconcile.Seen())
 
 
 def test_a_driver_that_lost_its_lease_is_dead_before_its_successor_starts(engine: Engine, launches: Path, predecessor):

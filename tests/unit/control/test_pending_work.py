@@ -11,7 +11,8 @@ from include.control.leases import lease
 from include.control.pending_work import Stage
 from include.control.store import audit, database, job_id
 from include.control.store.job_id import JobKind
-from include.control.store.job_schema import jobs
+from include.control.store.job_schema import job_events, jobs
+from include.control.store.schema import leases
 from include.project.ranges import Slice
 
 TABLE = "silver.a"
@@ -26,6 +27,13 @@ def failed(engine: Engine) -> list[str]:
         return [str(job.id) for job in pending_work.failed_jobs(connection)]
 
 
+def pass_time(engine: Engine) -> None:
+    """Moves the times of jobs and leases back, until Airflow tries nothing again."""
+    with database.transaction(engine) as connection:
+        for column in (jobs.c.state_at, job_events.c.at, leases.c.expires_at):
+            connection.execute(update(column.table).values({column: column - 2 * store.AGAIN_SECONDS}))
+
+
 def test_a_job_waits_then_is_at_work_then_failed_then_gone(engine, holder):
     backfill = backfills.begin(engine, TABLE, Slice(), "ada")
     assert stages(engine) == [("backfill 1", Stage.WAITING)]
@@ -36,9 +44,26 @@ def test_a_job_waits_then_is_at_work_then_failed_then_gone(engine, holder):
     process.python.kill()
     store.record_failure(engine, backfill, "no space left")
     assert stages(engine) == [("backfill 1", Stage.FAILED)]
+    pass_time(engine)
     assert failed(engine) == ["backfill 1"]
     store.finish(engine, backfill, "done")
     assert (stages(engine), failed(engine)) == ([], [])
+
+
+@pytest.mark.parametrize("says_why", [True, False])
+def test_a_job_is_no_alarm_while_the_next_try_of_its_task_may_follow(engine, holder, says_why: bool):
+    backfill, process = backfills.begin(engine, TABLE, Slice(), "ada"), holder()
+    with database.transaction(engine) as connection:
+        store.set_state(connection, backfill.id, "computing")
+    lease.acquire(engine, [str(job_id.backfill(1))], process, 60)
+    pass_time(engine)
+    lease.acquire(engine, [str(job_id.backfill(1))], process, 60)
+    process.python.kill()
+    if says_why:
+        store.record_failure(engine, backfill, "no space left")
+    assert (stages(engine), failed(engine)) == ([("backfill 1", Stage.FAILED)], [])
+    pass_time(engine)
+    assert failed(engine) == ["backfill 1"]
 
 
 def test_a_refresh_that_failed_is_over_with_the_next_one_of_its_view(engine):
@@ -49,6 +74,7 @@ def test_a_refresh_that_failed_is_over_with_the_next_one_of_its_view(engine):
     assert failed(engine) == []
     with database.transaction(engine) as connection:
         connection.execute(update(jobs).where(jobs.c.number == 2).values(failure="no space left"))
+    pass_time(engine)
     assert failed(engine) == ["refresh 2"]
 
 

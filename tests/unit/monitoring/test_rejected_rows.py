@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from include.delta.delta_log import DeltaLog
 from include.lake import locations
 from include.monitoring import rejected_rows
 from include.spec import Delta, Expect, Flow
@@ -35,8 +36,12 @@ def history(home: Path):
     return write
 
 
+def log() -> DeltaLog:
+    return DeltaLog(locations.table_path(TABLE.name))
+
+
 def alarm_text(is_known: bool = False) -> str | None:
-    return rejected_rows.of(TABLE, NOW, is_known)
+    return rejected_rows.of(TABLE, log(), NOW, is_known)
 
 
 GOOD, REPEATED, BAD = (50, 50, 0), (50, 0, 0), (50, 1, 49)
@@ -85,7 +90,7 @@ def test_an_alarm_lasts_although_the_past_is_all_rejected_by_now_and_ends_when_r
 def test_each_flow_of_a_table_counts_for_itself(history):
     history(*[GOOD] * 20, *[REPEATED] * 60, flow="silver.orders.eu")
     table = declared(TABLE, source={"": Delta("bronze.orders"), "eu": Delta("bronze.orders_eu")})
-    alarm_texts = {flow.flow: rejected_rows.of(flow, NOW, is_known=False) for flow in table.flows}
+    alarm_texts = {flow.flow: rejected_rows.of(flow, log(), NOW, is_known=False) for flow in table.flows}
     assert alarm_texts == {
         "silver.orders": None,
         "silver.orders.eu": "of the newest 3,000 rows 0 were written: 3,000 repeated",

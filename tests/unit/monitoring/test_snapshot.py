@@ -10,6 +10,7 @@ from sqlalchemy import Engine, insert, select
 
 from include.catalog import Catalog
 from include.control import cleanup
+from include.control.flows.decide import Decision, State
 from include.control.store import database
 from include.control.store.schema import samples, snapshots
 from include.lake import locations
@@ -89,6 +90,37 @@ def test_each_snapshot_adds_a_sample_of_each_flow(engine: Engine, lagging: None)
     history = snapshot.history(engine, SILVER.flow, 3600)
     assert [sample.behind for sample in history] == [2, 2]
     assert history[0].lag_seconds == pytest.approx(400, abs=60)
+
+
+def test_a_verdict_is_stored_at_once_and_what_was_measured_stays(engine: Engine, lagging: None):
+    before = take(engine)
+    backs_off = {SILVER.flow: Decision(State.BACKING_OFF, "its driver ended", "none", cause="driver main")}
+    assert take_snapshot.renew_verdicts(engine, TABLES, backs_off)
+    after = snapshot.newest(engine)
+    assert after and after.at > before.at
+    silver = flows(after)[SILVER.flow]
+    assert silver == replace(
+        flows(before)[SILVER.flow], state=State.BACKING_OFF, reason="its driver ended", next_step="none"
+    )
+    assert after.tables == before.tables
+    assert len(snapshot.history(engine, SILVER.flow, 3600)) == 1
+    assert snapshot.details(engine, SILVER.name)
+
+
+def test_an_unchanged_verdict_leaves_the_snapshot_alone_whatever_its_reason_counts(engine: Engine, lagging: None):
+    first, second = (
+        {SILVER.flow: Decision(State.STARTING, f"its query has been starting for {seconds} s")} for seconds in (4, 64)
+    )
+    taken = take_snapshot.take(engine, TABLES, first, timeout_seconds=0.1)
+    assert not take_snapshot.renew_verdicts(engine, TABLES, second)
+    assert snapshot.newest(engine) == taken
+
+
+def test_a_snapshot_that_is_old_is_not_made_to_look_new(engine: Engine, lagging: None):
+    old = replace(take(engine), at=time.time() - 2 * snapshot.OLD_SECONDS)
+    snapshot.replace_newest(engine, old)
+    assert not take_snapshot.renew_verdicts(engine, TABLES, {SILVER.flow: Decision(State.BROKEN, "why")})
+    assert snapshot.newest(engine) == old
 
 
 def test_rates_are_means_over_the_batches_of_late(engine: Engine, lagging: None):

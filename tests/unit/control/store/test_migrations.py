@@ -373,7 +373,7 @@ def test_a_mark_that_a_process_of_the_build_before_writes_after_the_move_is_read
 
 def test_a_move_of_jobs_that_is_interrupted_is_made_again_from_the_beginning(first, monkeypatch):
     whole = migrations.MIGRATIONS
-    [move] = [change for change, statements in whole.items() if "INSERT INTO job " in "".join(statements)]
+    [move] = [change for change, steps in whole.items() if any("INSERT INTO job " in str(step) for step in steps)]
     earlier, moved = dict(list(whole.items())[: list(whole).index(move)]), whole[move]
     monkeypatch.setattr(migrations, "MIGRATIONS", {**earlier, move: (*moved[:5], "SELECT nothing", *moved[5:])})
     with pytest.raises(Exception, match="nothing"):

@@ -558,6 +558,51 @@ def test_a_flow_that_breaks_anew_after_somebody_mended_it_is_new_news(engine, ho
     assert notify(engine) == ["BROKEN"]
 
 
+def test_an_incident_is_over_only_when_the_flow_that_a_person_restarted_has_lasted(engine, holder):
+    driver = healthy_driver(engine, holder("main"))
+    fail(engine, A, INCURABLE)
+    settle(engine)
+    tell(engine)
+    ask(engine, Action.RESTART, A)
+    settle(engine)
+    hold_again(engine, driver)
+    orders.report_progress(engine, FLOWS)
+    assert states(settle(engine)) == [State.HEALTHY] * 2
+    assert (open_incidents(engine), tell(engine)) == (["BROKEN"], [])
+    pass_time(engine, HEALTHY_SECONDS + 1)
+    orders.report_progress(engine, FLOWS)
+    settle(engine)
+    assert [(notice.title, notice.is_over) for notice in tell(engine)] == [(f"BROKEN {A}", True)]
+
+
+def test_a_driver_that_dies_again_after_a_person_restarted_it_is_a_second_message(engine, holder):
+    healthy_driver(engine, holder("main")).python.kill()
+    second, third = holder("main"), holder("main")
+    launched(engine, settle(engine), second.python.to_json())
+    assert [notice.subjects for notice in tell(engine)] == [FLOWS]
+    come_up(engine, second)
+    ask(engine, Action.RESTART, driver="main")
+    second.python.kill()
+    launched(engine, settle(engine), third.python.to_json())
+    come_up(engine, third)
+    orders.report_progress(engine, FLOWS)
+    settle(engine)
+    assert tell(engine) == []
+    third.python.kill()
+    settle(engine)
+    assert [(notice.subjects, notice.is_over) for notice in tell(engine)] == [(FLOWS, False)]
+
+
+def test_a_restart_does_not_end_the_alarm_of_a_flow_that_runs_and_is_late(engine, holder):
+    healthy_driver(engine, holder("main"))
+    settle(engine, backlog="9 h behind")
+    assert notify(engine) == ["LAGGING"]
+    ask(engine, Action.RESTART, A)
+    orders.report_progress(engine, FLOWS)
+    settle(engine, backlog="9 h behind")
+    assert (open_incidents(engine), tell(engine)) == (["LAGGING"], [])
+
+
 def test_a_flow_that_a_live_driver_takes_up_after_days_is_not_stuck(engine, holder):
     driver = healthy_driver(engine, holder("main"))
     ask(engine, Action.STOP, A)
@@ -680,12 +725,14 @@ def stop_by_rewind(engine: Engine) -> tuple[str, Callable[[], None]]:
 
 
 @pytest.mark.parametrize("stop", [stop_by_backfill, stop_by_rewind])
-def test_a_flow_that_a_job_has_stopped_is_broken_once_that_job_died(engine: Engine, stop):
+def test_a_flow_that_a_job_has_stopped_is_broken_once_that_job_died(engine: Engine, stop, monkeypatch):
     driver = healthy_driver(engine, Holder.here("main", 1))
     job, end_job = stop(engine)
     job_leases = lease.acquire(engine, [job], driver, 3600)
     assert settle(engine).decisions[A].state is State.STOPPED
     lease.release(engine, job_leases)
+    assert settle(engine).decisions[A].state is State.STOPPED, "its next try may follow"
+    monkeypatch.setattr(store, "AGAIN_SECONDS", 0)
     decision = settle(engine).decisions[A]
     assert (decision.state, decision.error) == (State.BROKEN, job.split()[0].upper() + "_UNFINISHED")
     assert "which died" in decision.reason
