@@ -34,6 +34,10 @@ class Expect:
     implied: bool = field(default=False, repr=False)
 
 
+# What rows of erased subjects break, whatever else they break: see `include.engine.rows.suppression`.
+SUPPRESSED = Expect("suppressed", "true", "drop", implied=True)
+
+
 @dataclass(frozen=True)
 class Unique:
     """No stored row, and no earlier row of the batch, has the same values in `columns`. NULL fails.

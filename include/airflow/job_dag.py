@@ -164,7 +164,8 @@ def _before(verb: str, job: SparkJob) -> Callable[[Context], None]:
         run, spark_job = Run.of(context), cast(Any, context["task"])
         if job.first:
             job.first(run)
-        spark_job.name = f"sluice {verb} {run.table}"
+        # The form of an erasure names a job, because the job has several tables.
+        spark_job.name = f"sluice {verb} {run.table if 'table' in run.form else run.planned}"
         if job.arguments:
             spark_job.application_args = job.arguments(run)
 

@@ -14,6 +14,8 @@ from include.lake import directories
 
 # The userMetadata key that names the rewind which made a RESTORE.
 REWIND = "rewind"
+# The userMetadata key of a commit that took out the rows of erased subjects.
+ERASED = "erased"
 
 
 def commits_with_activity(log: DeltaLog) -> Iterator[tuple[Commit, bool]]:
@@ -118,6 +120,9 @@ def appended_files(log: DeltaLog, table: str, after: int, until: int) -> list[Ac
 def other_change(actions: list[Action]) -> str | None:
     """Returns the operation of a commit that changed or removed rows, columns or properties; None for any other."""
     operation: str = next((action["commitInfo"].get("operation") for action in actions if "commitInfo" in action), "")
+    stamps = (action["commitInfo"].get("userMetadata") or "" for action in actions if "commitInfo" in action)
+    if any(f'"{ERASED}"' in stamp for stamp in stamps):
+        return "ERASE"
     removes_rows = any(action["remove"].get("dataChange", True) for action in actions if "remove" in action)
     if operation == "RESTORE" or removes_rows or any("metaData" in action for action in actions):
         return operation or "unknown"

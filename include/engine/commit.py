@@ -82,7 +82,8 @@ class CommitMetadata:
     `include.engine.rows.quality.RowCounts`, if its rows were checked. newest: for a table with a watermark, the
     column's greatest time up to this batch, in microseconds since 1970. fast_path: whether the fast path wrote it.
     lookups: the version of each table that its lookups have read. skipped: by whom and why the batch was left out.
-    no_partner: by label of a lookup, how many rows that the batch has read have no partner in its table.
+    no_partner: by label of a lookup, how many rows that the batch has read have no partner in its table. suppressed:
+    by topic and partition, the offsets of rows that were left out because their subjects were erased.
     """
 
     flow: str
@@ -98,6 +99,7 @@ class CommitMetadata:
     lookups: dict[str, int] | None = None
     skipped: dict[str, str] | None = None
     no_partner: dict[str, int] | None = None
+    suppressed: dict[str, list[int]] | None = None
 
     @property
     def txn_app_id(self) -> str:

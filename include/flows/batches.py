@@ -46,6 +46,7 @@ class BatchRecord:
     lookups: the version of each table that it has looked into.
     merged: of a MERGE, by Delta's count; empty for others. skipped: by whom it was left out, and why (`who`, `reason`).
     has_lost_stamp: its commit bears no metadata, and its transaction tells which batch it is.
+    suppressed: by topic and partition, the offsets of rows that it left out because their subjects were erased.
 
     Only `BatchHistory.detailed` sets planned_at, and the offsets of a batch without a commit.
     """
@@ -68,6 +69,7 @@ class BatchRecord:
     merged: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, str] | None = None
     has_lost_stamp: bool = False
+    suppressed: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -187,6 +189,7 @@ class BatchHistory:
             merged=commit.merged,
             skipped=metadata.get("skipped"),
             has_lost_stamp=delta_log.LOST in metadata,
+            suppressed=metadata.get("suppressed") or {},
         )
 
     def _without_commit(

@@ -17,7 +17,8 @@ from include.flows.batch_files import AppendedFiles
 from include.flows.batches import STATES_WITH_ROWS, BatchHistory, BatchRecord, OtherCommit
 from include.flows.delta_source import skip_replacements
 from include.lake import locations
-from include.ledger import row_outcomes, verify_sources
+from include.ledger import erasures, row_outcomes, verify_sources
+from include.ledger.erasures import Erasures
 from include.ledger.verify_sources import (
     OFFSET_COLUMNS,
     StoredOffsets,
@@ -104,6 +105,7 @@ def check_total(history: BatchHistory, entries: list[BatchRecord], others: list[
     merged = [*(batch.merged for batch in written), *(commit.merged for commit in active)]
     expected = sum(rows.get("inserted", 0) - rows.get("deleted", 0) for rows in merged)
     expected += sum(verify_sources.rows_added_by_backfill(log, commit.version) for commit in active)
+    expected -= Erasures.of(log).rows
     live = [file.rows for file in log.state.live]
     if None in live:
         yield f"{name}: its total was not compared with its batches, as a file does not say its rows"
@@ -168,6 +170,7 @@ def _checks(table: Table, verification: Verification) -> Iterator[Check]:
     written = [batch for batch in entries if batch.state in STATES_WITH_ROWS]
     verification.batches = len(written)
     yield from (partial(_check_state, table, entry) for entry in entries)
+    yield lambda: erasures.notes(table.name, Erasures.of(history.log), written)
     for flow in dict.fromkeys(batch.flow for batch in entries):
         flow_batches = [batch for batch in written if batch.flow == flow]
         declared = next((table_flow for table_flow in table.flows if table_flow.flow == flow), None)
@@ -299,6 +302,7 @@ def _check_records(
         return
     arrived, expected = StoredOffsets(table.name), 0
     quarantined = StoredOffsets(table.quarantine) if locations.is_stored(table.quarantine) else None
+    erased = Erasures.of(history.log)
     empty_offsets: dict[tuple[str | None, str], int] = {}
     clusters = {flow.flow: flow.source.cluster for flow in table.flows}
     for batch in written:
@@ -309,6 +313,7 @@ def _check_records(
         for offset_range in offset_ranges.kafka_ranges(first_offset, batch.source_to):
             stored_offsets = arrived.within(offset_range)
             elsewhere = set(quarantined.within(offset_range)) if quarantined else set()
+            elsewhere |= erased.within(offset_range) | erasures.suppressed_within(batch, offset_range)
             if batch.skipped:
                 elsewhere |= set(range(offset_range.first, offset_range.after)) - set(stored_offsets)
             if missing := check_range(name, batch.name, offset_range, stored_offsets, elsewhere):
@@ -345,6 +350,7 @@ def _check_total(history: BatchHistory, entries: list[BatchRecord], others: list
         verify_sources.rows_added_by_backfill(log, commit.version) for commit in others if not commit.is_undone
     )
     total, expected = sum(filter(None, live)), sum(filter(None, [*written, *replays])) + added_by_backfills
+    expected -= Erasures.of(log).rows
     if total != expected:
         raise LedgerMismatch(
             f"{name} holds {total:,} rows, and its commits wrote {expected:,}",

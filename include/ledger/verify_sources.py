@@ -20,6 +20,7 @@ from include.errors import LedgerMismatch
 from include.flows.batches import BACKFILL, RETRIED, STATES_WITH_ROWS, UNDONE, BatchHistory, BatchRecord
 from include.kafka import broker, cluster
 from include.lake import locations
+from include.ledger.erasures import Erasures, batch_key
 from include.settings import settings
 from include.spec import Table
 
@@ -131,11 +132,13 @@ def check_rows(table: Table, entries: list[BatchRecord]) -> list[str]:
     active = [commit for commit, is_active in commit_history.commits_with_activity(log) if is_active]
     replayed = sum(_deleted(log, commit.version) for commit in active)
     backfills = [commit.version for commit in active if BACKFILL in commit.metadata or RETRIED in commit.metadata]
+    erased = Erasures.of(log)
     # A backfill stores the rows of its range under the newest batch.
     missing = sum(rows_added_by_backfill(log, version) for version in backfills)
     entries = [batch for batch in entries if batch.state != UNDONE]
     for batch in entries:
         count = stored_counts.pop((batch.flow, batch.generation, batch.batch), 0)
+        count += erased.batches[batch_key(batch.flow, batch.generation, batch.batch)]
         if batch.tally is None or batch.state not in STATES_WITH_ROWS:
             continue
         missing += batch.tally["quarantined"] - count
@@ -151,6 +154,8 @@ def check_rows(table: Table, entries: list[BatchRecord]) -> list[str]:
             about=f"{table.quarantine} lacks {missing - replayed:+}",
         )
     notes = [f"{replayed:,} rows of {table.quarantine} were moved by replays"] if replayed else []
+    if erased.rows:
+        notes.append(f"{erased.rows:,} rows of {table.quarantine} were erased")
     if backfills:
         notes.append(f"{table.quarantine} was counted as a whole: {len(backfills):,} jobs replaced rows of it")
     # Rows of a batch that was not committed. The next attempt replaces them.
@@ -186,6 +191,7 @@ def check_files(table: Table) -> list[str]:
     """Checks that the rows of each file are numbered from 0 on. Raises LedgerMismatch for a gap or a repetition."""
     stored = stored_table.dataset(table.name)
     row_numbers = stored.to_table(columns=["_filename", "_index"])
+    erased = Erasures.of(DeltaLog(locations.table_path(table.name))).files
     aggregates = [("_index", "count"), ("_index", "count_distinct"), ("_index", "max")]
     for group in row_numbers.group_by("_filename").aggregate(aggregates).to_pylist():
         count, distinct, expected = group["_index_count"], group["_index_count_distinct"], group["_index_max"] + 1
@@ -193,7 +199,8 @@ def check_files(table: Table) -> list[str]:
             raise LedgerMismatch(
                 f"{table.name}: {count - distinct:,} rows of file '{group['_filename']}' are there twice"
             )
-        if distinct != expected:
+        # The last rows of a file may have been erased, which no row shows.
+        if not 0 <= expected - distinct <= erased[group["_filename"]]:
             raise LedgerMismatch(
                 f"{table.name}: {expected - distinct:,} rows of file '{group['_filename']}' are missing"
             )

@@ -32,8 +32,20 @@ def check_alone(table: Table) -> None:
             f"driver is {table.driver!r}, which becomes the name of a file, a lease and a process: use letters, "
             f"digits, . _ and -",
         )
+    if table.subject is not None:
+        _check_subject(table, table.subject)
     if table.steps:
         raise declaration_error(table, "steps are filled in by the catalog: take them out")
+
+
+def _check_subject(table: Table, subject: str) -> None:
+    columns = ddl.columns(table.schema)
+    if table.temporary:
+        raise declaration_error(table, "subject is for stored tables, and a step is none: take it out")
+    if re.fullmatch(r"\w*", subject) and ddl.folded(subject) not in map(ddl.folded, columns):
+        raise declaration_error(
+            table, f"subject is {subject!r}, no column of its schema: {suggest(subject, list(columns))}"
+        )
 
 
 def _check_transforms(table: Table, transforms: Mapping[str, Transform]) -> None:

@@ -274,6 +274,8 @@ def _obstacles(table: Table, timeline: Timeline, part: RestorePoint, restored: s
         if version == NO_VERSION:
             yield f"{name}: its log begins with version {log.versions[0]}, behind what is kept: name a later moment"
             continue
+        if erased := _erased_after(log, version):
+            yield f"{name}: version {erased} erased rows, and version {version} held them: name a moment after that"
         try:
             deleted = delta_source.deleted_files(log, {file.path for file in log.state_at(version).live})
         except FlowBroken as error:
@@ -293,6 +295,13 @@ def _obstacles(table: Table, timeline: Timeline, part: RestorePoint, restored: s
             yield from sources.of(flow).obstacles(
                 kept_batch.metadata if kept_batch else None, newest.metadata if newest else None
             )
+
+
+def _erased_after(log: DeltaLog, version: int) -> int | None:
+    """Returns the newest active version after this one that took out the rows of erased subjects."""
+    commits = (commit for commit, is_active in commit_history.commits_with_activity(log) if is_active)
+    later = takewhile(lambda commit: commit.version > version, commits)
+    return next((commit.version for commit in later if commit_history.ERASED in commit.metadata), None)
 
 
 def _undone_words(undone: list[Commit]) -> Iterator[str]:

@@ -154,6 +154,8 @@ class Table:
     owner: the person or team responsible, stored as the property `sluice.owner`.
     cluster_by, partition_by: columns for liquid clustering or partitioning; only one of the two.
     time_column: the TIMESTAMP or DATE column that selects the range of a backfill. An aggregate uses its bucket.
+    subject: a column, or a SQL expression over the columns of the table, that names the person whose row it is. Rows of
+        erased subjects are left out of each batch; docs/guides/erase-a-subject.md.
     reset_allowed: whether a full refresh may rebuild the table from its source. Default: False for a table fed by
         Kafka, because the topic may no longer hold all rows; for files, False only if some files are gone. True
         accepts the loss of such rows. New rows are read in any case.
@@ -186,6 +188,8 @@ class Table:
     cluster_by: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     time_column: str | None = None
+    # Not part of `repr`, by which older releases tell whether a definition has changed.
+    subject: str | None = field(default=None, repr=False)
     reset_allowed: bool | None = None
     properties: dict[str, str] = field(default_factory=dict)
     # Not part of `repr`, by which older releases tell whether a definition has changed.

@@ -43,8 +43,9 @@ FLOWS = (*CONTROL, *DELTA, *KAFKA, "include.flows")
 LEDGER = (*FLOWS, "include.ledger")
 MAINTENANCE = (*FLOWS, "include.maintenance")
 RECOVERY = (*FLOWS, "include.ledger", "include.maintenance", "include.recovery")
+ERASURE = (*RECOVERY, "include.erasure", "numpy")
 # One module imports each of these exporters.
-MONITORING = (*RECOVERY, "include.monitoring", "prometheus_client", "openlineage", "requests", "botocore")
+MONITORING = (*ERASURE, "include.monitoring", "prometheus_client", "openlineage", "requests", "botocore")
 CONSOLE = (
     *(*MONITORING, "include.console", "include.text_columns"),
     *("fastapi", "starlette", "uvicorn", "jinja2", "markupsafe", "markdown_it"),
@@ -85,6 +86,7 @@ ZONES = {
     "ledger": Zone(("include/ledger/*.py",), LEDGER, WITHOUT_A_JVM),
     "maintenance": Zone(("include/maintenance/*.py",), MAINTENANCE, WITHOUT_A_JVM),
     "recovery": Zone(("include/recovery/*.py",), RECOVERY, WITHOUT_A_JVM),
+    "erasure": Zone(("include/erasure/*.py",), ERASURE, WITHOUT_A_JVM),
     "monitoring": Zone(("include/monitoring/*.py",), MONITORING, WITHOUT_A_JVM),
     "console": Zone(("include/console/*.py",), CONSOLE, (*WITHOUT_A_JVM, "include.cli")),
     "cli": Zone(("include/cli/*.py",), CLI, WITHOUT_A_JVM),

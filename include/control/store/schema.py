@@ -290,6 +290,15 @@ accepted_differences = Table(
     Column("at", Float, nullable=False),
 )
 
+suppressions = Table(
+    "suppression",
+    metadata,
+    Column("mac", String, primary_key=True, comment="keyed hash of an erased subject"),
+    Column("key_id", String, nullable=False, comment="names the key, which lies in the home"),
+    Column("job", Integer, nullable=False, comment="number of the erasure"),
+    Column("at", Float, nullable=False),
+)
+
 announcements = Table(
     "announcement",
     metadata,

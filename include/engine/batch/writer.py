@@ -11,12 +11,12 @@ from include.engine.batch import failed_rows
 from include.engine.batch.failed_rows import Work
 from include.engine.commit import read_table
 from include.engine.python_limits import limited
-from include.engine.rows import deduplicate, lookup, prepare, quality, storable, watermark
+from include.engine.rows import deduplicate, lookup, prepare, quality, storable, suppression, watermark
 from include.engine.rows.micro_batch import MicroBatch, Written
 from include.engine.rows.quality import RowCounts
 from include.engine.tables import create_table
 from include.lake import locations
-from include.rules import Rule
+from include.rules import SUPPRESSED, Rule
 from include.spec import Flow
 
 
@@ -100,6 +100,8 @@ class CheckedWriter(Writer):
             counts, minutes, kept_times = _count_rows(checked_rows, rules, table, self._time_column(table))
             if table.lookups:
                 batch = batch.noting(no_partner=lookup.no_partner(checked_rows, table))
+            if counts.broke.get(SUPPRESSED.name):
+                batch = batch.noting(suppressed=suppression.places_in(checked_rows, quality.RULES))
             quality.require_none_fails(counts, rules, batch.metadata)
             all_kept = counts.kept == counts.read
             kept_rows = checked_rows if all_kept else checked_rows.filter(quality.ends_as("warn", rules))

@@ -257,6 +257,11 @@ def _check_rows(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], i
     ]
     if plan_mistake := _check_plan(table, rows, sources, "its transform", instead):
         mistakes.append(plan_mistake)
+    if table.subject:
+        try:
+            rows.select(F.expr(f"CAST(({table.subject}) AS STRING)"))
+        except PySparkException as error:
+            mistakes.append(sentence(error, "subject", "name a column, or fix its SQL"))
     mistakes += [rule_mistake for rule in table.expect if (rule_mistake := _check_reference(table, rows, rule, tables))]
     conditions = tuple(rule for rule in table.expect if isinstance(rule, Expect))
     # One plan for all rules costs as much as one for each. Each is analysed only if something is wrong.

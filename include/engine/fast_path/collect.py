@@ -10,13 +10,13 @@ from pyspark.sql import DataFrame
 
 from include.engine.fast_path.known_keys import micros
 from include.engine.fast_path.lookup_tables import Dimensions, local_frame
-from include.engine.rows import prepare, quality, storable
+from include.engine.rows import prepare, quality, storable, suppression
 from include.engine.rows.merge_changes import DELETED, TRUNCATES
 from include.engine.rows.micro_batch import MicroBatch, Refusal
 from include.engine.rows.quality import RowCounts
 from include.engine.rows.watermark import EventTimes
 from include.engine.sources.reader import PlannedRead
-from include.rules import Rule
+from include.rules import SUPPRESSED, Rule
 from include.spec import Flow, WriteMode
 
 MOST_ROWS = 50_000
@@ -129,8 +129,8 @@ def _broken_rules(rows: pa.Table, write: WriteMode, times: EventTimes) -> Groups
     if declared is None:
         return groups
     broken = [
-        times.broken(declared, time) if may else ()
-        for time, may in zip(micros(rows, declared.of), _may_be_late(rows, write), strict=True)
+        times.broken(declared, time) if may and SUPPRESSED.name not in names else ()
+        for names, time, may in zip(groups, micros(rows, declared.of), _may_be_late(rows, write), strict=True)
     ]
     return [tuple(dict.fromkeys((*names, *added))) for names, added in zip(groups, broken, strict=True)]
 
@@ -154,6 +154,10 @@ def _divided(rows: pa.Table, groups: Groups, rules: tuple[Rule, ...], batch: Mic
         rows.column_names.index(quality.RULES), quality.RULES, pa.array(groups, pa.list_(pa.string()))
     )
     kept = rows.filter(_mask(groups, actions, "warn")).drop_columns([quality.RULES])
+    if suppressed := [SUPPRESSED.name in names for names in groups]:
+        left_out = rows.filter(pa.array(suppressed, pa.bool_()))
+        if len(left_out):
+            batch = batch.noting(suppressed=suppression.places(rows.column_names, left_out.to_pylist()))
     watermark = batch.table.watermark
     return JudgedRows(
         batch,

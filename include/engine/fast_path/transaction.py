@@ -339,6 +339,11 @@ class Target:
             self._layout_of = (metadata, protocol, table_layout)
         return self._layout_of[2]
 
+    def checkpoint(self) -> None:
+        """Writes a checkpoint of the newest version."""
+        self._log.update(False, self._java.none, self._java.none)
+        self._log.checkpoint()
+
     def note(self, version: int | None) -> None:
         """Remembers the version that was committed; None if it is unknown."""
         self.committed, self._newest = version, None

@@ -36,6 +36,9 @@ def prepared(rows: DataFrame, table: Flow) -> DataFrame | None:
     """
     if is_raw(table) or table.reads_files or has_no_columns_yet(rows, table):
         return None
+    if table.subject:
+        # Each batch asks again who was erased.
+        return None
     if table.python:
         # The batch needs the rows of the source, to find the one that makes a function fail.
         return None
@@ -75,8 +78,8 @@ def starts(rows: DataFrame, table: Flow, bucket: Bucket) -> DataFrame:
 
 
 def is_raw(table: Flow) -> bool:
-    """Whether the table stores Kafka records unchanged."""
-    return table.source.reads_topics and not (table.parse or table.transform or table.lookups)
+    """Whether the table stores Kafka records unchanged, and all of them."""
+    return table.source.reads_topics and not (table.parse or table.transform or table.lookups or table.subject)
 
 
 def rules_of_source(table: Flow) -> tuple[Expect, ...]:

@@ -11,10 +11,10 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from include.engine.commit import CommitMetadata, read_newest, read_table
-from include.engine.rows import storable
+from include.engine.rows import storable, suppression
 from include.engine.rows.merge_changes import DELETED, KNOWN, TRUNCATES, is_exempt
 from include.errors import FlowBroken, Unreachable
-from include.rules import ACTIONS, FAILED, Expect, References, Rule, Unique
+from include.rules import ACTIONS, FAILED, SUPPRESSED, Expect, References, Rule, Unique
 from include.spec import CHANGE_RULE, FLAG_RULE, SEQUENCE_RULE, Table
 
 RULES = "_rules"
@@ -149,6 +149,8 @@ def with_violations(
             kept[DELETED] = F.when(is_known, F.col(DELETED)).alias(DELETED)
         ordered = {rule.name: holds[rule.name] for rule in rules if rule.name in holds}
         rows = rows.select(*kept.values(), _violations(ordered).alias(RULES))
+        if SUPPRESSED in rules and table:
+            rows = suppression.marked(rows, table, RULES)
     for rule in rules:
         if isinstance(rule, Unique):
             assert table

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 from include.delta import stored_table
 from include.engine import sql_text, struct_type
-from include.rules import Expect, Rule
+from include.rules import SUPPRESSED, Expect, Rule
 from include.spec import Table
 from include.spec.origin import FAILED_RECORD
 
@@ -43,7 +43,8 @@ STORED_AS_NULL = ("", "__HIVE_DEFAULT_PARTITION__")
 def rules_of(table: Table) -> tuple[Rule, ...]:
     """Returns the rules of the table, and those that its columns imply. Rows that break one are quarantined."""
     computed = table.computed_schema if table.merges_changes else ""
-    return (*table.rules, *_implied(table.schema, computed, table.partition_by))
+    suppressed = (SUPPRESSED,) if table.subject else ()
+    return (*table.rules, *_implied(table.schema, computed, table.partition_by), *suppressed)
 
 
 def constraints_of(table: Table) -> tuple[Expect, ...]:

@@ -76,7 +76,7 @@ def compact_files(
     transaction = target.begin()
     if isinstance(transaction, Refusal):
         return transaction
-    sizes = _sizes(name, transaction.read_version)
+    sizes = sizes_of(name, transaction.read_version)
     if isinstance(sizes, Refusal):
         return sizes
     written: list[DataFile] = []
@@ -103,7 +103,7 @@ def compact_files(
     return None
 
 
-def _sizes(name: str, version: int) -> dict[str, int] | Refusal:
+def sizes_of(name: str, version: int) -> dict[str, int] | Refusal:
     """Returns the sizes of the table's files at that version, in bytes."""
     try:
         actions = pa.table(stored_table.open_table(name, version).get_add_actions())
@@ -130,11 +130,16 @@ def _rows(table: LakePath, paths: list[str], layout: Layout) -> Iterator[pa.Tabl
     """Yields all rows of these files in order; first an empty part, so that there is always one."""
     yield layout.schema.empty_table()
     for path in paths:
-        # INT96 timestamps count nanoseconds, which in Arrow end in the year 2262.
-        with parquet.ParquetFile(clients.seekable(table / path), coerce_int96_timestamp_unit="us") as file:
-            _require_known_columns(path, file.schema_arrow, layout)
-            for batch in file.iter_batches(BATCH_ROWS):
-                yield _with_all_columns(pa.Table.from_batches([batch]), layout)
+        yield from rows_of_file(table, path, layout)
+
+
+def rows_of_file(table: LakePath, path: str, layout: Layout) -> Iterator[pa.Table]:
+    """Yields the rows of one file in order. Raises NotSupported for columns that the table lacks."""
+    # INT96 timestamps count nanoseconds, which in Arrow end in the year 2262.
+    with parquet.ParquetFile(clients.seekable(table / path), coerce_int96_timestamp_unit="us") as file:
+        _require_known_columns(path, file.schema_arrow, layout)
+        for batch in file.iter_batches(BATCH_ROWS):
+            yield _with_all_columns(pa.Table.from_batches([batch]), layout)
 
 
 def _require_known_columns(file: str, columns: pa.Schema, layout: Layout) -> None:

@@ -1,0 +1,112 @@
+"""The subjects of an erasure, by name. Only a file of the home has them, until the erasure is over.
+
+Everything else knows their keyed hashes alone: the control database, Airflow, the commits and the certificate.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Engine, select
+
+from include.catalog import Catalog
+from include.control import suppression
+from include.control.jobs import store
+from include.control.jobs.store import StoredJob
+from include.control.store import database, private_files
+from include.control.store.job_schema import jobs
+from include.erasure.needles import Needles
+from include.errors import UsageError
+from include.spec import Table
+
+# The kind of the jobs.
+KIND = "erase"
+
+
+@dataclass(frozen=True)
+class Request:
+    """subjects: the keys that tables declare. also: further values that are to be gone, such as an address."""
+
+    subjects: tuple[str, ...]
+    also: tuple[str, ...] = ()
+
+    @property
+    def needles(self) -> Needles:
+        """Raises UsageError for a value that is too short."""
+        return Needles((*self.subjects, *self.also))
+
+
+def declared_tables(tables: Catalog) -> list[Table]:
+    """The stored tables that declare a subject, upstream first. Raises UsageError if there is none."""
+    if found := [table for table in tables.tables.values() if table.subject]:
+        return found
+    raise UsageError("no table declares a subject, so nobody can tell whose a row is: declare `subject` in table files")
+
+
+def plan(engine: Engine, tables: Catalog, request: Request, requester: str, reason: str) -> StoredJob:
+    """Store the job, and the request beside the key. Raises UsageError and Unreachable."""
+    declared = declared_tables(tables)
+    if not request.subjects:
+        raise UsageError("--subject is missing: name whom to erase")
+    assert request.needles
+    forget_ended(engine)
+    suppression.create_key()
+    secret = suppression.key()
+    macs = [suppression.mac(secret, subject) for subject in request.subjects]
+    parameters = {"macs": macs, "key_id": suppression.key_id(secret)}
+    count = f"{len(macs):,} subjects" if len(macs) > 1 else "1 subject"
+    with database.transaction(engine) as connection:
+        number = store.insert_job(
+            connection, KIND, declared[0].name, requester, reason=reason, message=count, parameters=parameters
+        )
+        # Inside the transaction: a job without its request could never be done.
+        _write(number, request)
+        return store.read(connection, StoredJob, number, KIND)
+
+
+def of(job: StoredJob) -> Request:
+    """The request of a job. Raises UsageError if its file is gone."""
+    try:
+        stored = json.loads(file_of(job.number).read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{file_of(job.number)} is missing, and only it names whom {job.id} erases: give that one up, and ask again"
+        ) from error
+    return Request(tuple(stored["subjects"]), tuple(stored["also"]))
+
+
+def forget(number: int) -> None:
+    """Delete who was named."""
+    file = file_of(number)
+    if file.exists():
+        # What a file system keeps of a deleted file is its content.
+        file.write_bytes(b"\0" * file.stat().st_size)
+        file.unlink()
+
+
+def forget_ended(engine: Engine) -> None:
+    """Delete the requests of jobs that are over, as of one that was given up. Raises Unreachable."""
+    with database.reading(engine) as connection:
+        is_over = (jobs.c.kind == KIND) & jobs.c.ended_at.is_not(None)
+        for number in connection.execute(select(jobs.c.number).where(is_over)).scalars():
+            forget(number)
+
+
+def macs(request: Request, secret: bytes) -> list[str]:
+    return [suppression.mac(secret, subject) for subject in request.subjects]
+
+
+def file_of(number: int) -> Path:
+    return suppression.key_file().parent / "requests" / f"{number}.json"
+
+
+def _write(number: int, request: Request) -> None:
+    file = file_of(number)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_files.create(file)
+    file.write_text(json.dumps({"subjects": _sorted(request.subjects), "also": _sorted(request.also)}))
+
+
+def _sorted(values: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(values))

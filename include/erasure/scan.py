@@ -1,0 +1,142 @@
+"""Scans all objects of the lake and the home for values, and tells what kind of place each hit lies in."""
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy import Engine, MetaData, select
+
+from include.catalog import Catalog
+from include.control.store import database
+from include.erasure.needles import Needles
+from include.erasure.objects import Unreadable, parts
+from include.errors import UsageError
+from include.lake import locations
+from include.settings import settings
+
+# Folders of the home that hold what nobody writes about subjects: programs, and the key and requests of erasures.
+PROGRAMS = ("bin", "cache", "jars", "venv", "erasure")
+# What other systems own: the log of the embedded broker and its connector, the landing folder, the example database,
+# and the local store of objects.
+OF_OTHERS = ("kafka", "connect", "landing", "shop", "store")
+
+
+@dataclass
+class Scan:
+    """hits: by place, how often it holds a value. unread: by place, why nobody can say what it holds. A place is a
+    path from the home or the lake on, or a table of the control database.
+    """
+
+    objects: int = 0
+    bytes: int = 0
+    hits: Counter[str] = field(default_factory=Counter)
+    unread: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.hits and not self.unread
+
+    def lines(self) -> list[str]:
+        return [
+            *(f"{place}: {count:,} times" for place, count in sorted(self.hits.items())),
+            *(f"{place}: not read, {why}" for place, why in sorted(self.unread.items())),
+        ]
+
+
+def roots() -> dict[str, Path]:
+    """By name, the directories that are scanned. Raises UsageError for a lake that is not on a disk."""
+    config = settings()
+    if config.has_s3_lake:
+        raise UsageError(
+            f"SLUICE_LAKE is {config.lake}, and subjects are erased only from a lake on a disk: erase there by hand"
+        )
+    directories = {"home": config.home, "lake": Path(config.lake), "checkpoints": Path(config.all_checkpoints)}
+    inside = [name for name, path in directories.items() if name != "home" and path.is_relative_to(config.home)]
+    return {name: path for name, path in directories.items() if name not in inside}
+
+
+def excluded() -> list[Path]:
+    """What of the roots is not scanned."""
+    config = settings()
+    return [*(config.home / name for name in (*PROGRAMS, *OF_OTHERS)), Path(config.landing), config.jars]
+
+
+def number_columns(tables: Catalog) -> frozenset[str]:
+    """The columns that name subjects. Numbers in them are compared."""
+    return frozenset(
+        table.subject for table in tables.tables.values() if table.subject and table.subject.isidentifier()
+    )
+
+
+def scan(needles: Needles, tables: Catalog, engine: Engine | None = None) -> Scan:
+    """Scans the roots, and the control database where it is not a file of the home. Raises Unreachable."""
+    found = Scan()
+    numbers = number_columns(tables)
+    for name, root in roots().items():
+        for file in files(root):
+            look_into(file, f"{name}/{file.relative_to(root)}", needles, numbers, found)
+    if engine is not None and not engine.url.drivername.startswith("sqlite"):
+        _look_into_database(engine, needles, found)
+    return found
+
+
+def files(root: Path) -> Iterator[Path]:
+    """Yields all files below a root that are scanned, in order."""
+    skipped = {path.resolve() for path in excluded()}
+    for directory, names, children in os.walk(root):
+        here = Path(directory)
+        names[:] = sorted(name for name in names if (here / name).resolve() not in skipped)
+        for child in sorted(children):
+            if not (here / child).is_symlink() and (here / child).is_file():
+                yield here / child
+
+
+def look_into(file: Path, place: str, needles: Needles, numbers: Collection[str], found: Scan) -> None:
+    """Adds what a file holds. A file that is deleted meanwhile holds nothing."""
+    count = sum(1 for _ in needles.hits(place.encode(), is_text=True))
+    try:
+        for part in parts(file, needles.longest, numbers):
+            count += sum(1 for _ in needles.hits(part.data, part.is_text))
+        size = file.stat().st_size
+    except FileNotFoundError:
+        return
+    except Unreadable as error:
+        # It may have been deleted since, or was being written.
+        if file.exists():
+            found.unread[place] = str(error)
+        size = 0
+    found.objects += 1
+    found.bytes += size
+    if count:
+        found.hits[place] += count
+
+
+def _look_into_database(engine: Engine, needles: Needles, found: Scan) -> None:
+    stored = MetaData()
+    with database.reading(engine) as connection:
+        stored.reflect(connection)
+        for table in stored.sorted_tables:
+            for row in connection.execute(select(table)):
+                text = "\0".join(str(value) for value in row if value is not None)
+                found.bytes += len(text)
+                if hits := sum(1 for _ in needles.hits(text.encode(), is_text=True)):
+                    found.hits[f"control database/{table.name}"] += hits
+            found.objects += 1
+
+
+def path_of(place: str) -> Path | None:
+    """The file of a place; None for a table of the control database."""
+    name, _, path = place.partition("/")
+    root = roots().get(name)
+    return root / path if root else None
+
+
+def stored_table_of(file: Path) -> str | None:
+    """The name of the stored table that a file belongs to; None if it belongs to none."""
+    lake = Path(str(locations.lake()))
+    if not file.is_relative_to(lake):
+        return None
+    layer, *names = file.relative_to(lake).parts
+    return f"{layer}.{names[0]}" if len(names) > 1 and (lake / layer / names[0] / "_delta_log").is_dir() else None
