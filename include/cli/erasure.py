@@ -68,6 +68,8 @@ def verify_erasure(
 
     Exit code 10: something differs.
     """
+    if not file.is_file():
+        raise UsageError(f"{file} is no certificate of an erasure: name one of {certificate.file_of(0).parent}")
     tables, secret = catalog.load(), suppression.key()
     document = certificate.read(file, secret)
     request = Request(tuple(_keys(subject)), tuple(also or ()))

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,7 @@ PART_BYTES = 16 * 2**20
 TEXT = {".json", ".jsonl", ".ndjson", ".log", ".txt", ".csv", ".out", ".err", ".md", ".html", ".cfg", ".yaml", ".yml"}
 SQLITE = b"SQLite format 3\0"
 PARQUET, GZIP, ZSTD, ORC, LZ4_BLOCK = b"PAR1", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"ORC", b"LZ4Block"
+PACKED = (PARQUET, GZIP, ZSTD, ORC, LZ4_BLOCK)
 # Formats whose content cannot be read here. Nobody can say what such an object holds.
 OPAQUE = {".sst", ".zip", ".avro", ".7z", ".xz", ".bz2", ".snappy"}
 BATCH_ROWS = 64 * 1024
@@ -40,11 +42,13 @@ def parts(file: Path, overlap: int, numbers: Collection[str] = ()) -> Iterator[P
 
     Raises Unreadable, and FileNotFoundError if it is gone.
     """
-    is_text = file.suffix in TEXT or ".log" in file.suffixes
     with file.open("rb") as content:
         head = content.read(16)
         content.seek(0)
-        yield from (Part("bytes", data, is_text) for data in _overlapping(content.read, overlap))
+        # Unpacked, nothing else is in these. In bytes of other formats, values may follow each other without a border.
+        if not head.startswith(PACKED):
+            is_text = file.suffix in TEXT or ".log" in file.suffixes
+            yield from (Part("bytes", data, is_text) for data in _overlapping(content.read, overlap))
     try:
         if head.startswith(PARQUET):
             yield from _parquet(file, numbers)
@@ -75,7 +79,20 @@ def _overlapping(read, overlap: int) -> Iterator[bytes]:  # type: ignore[no-unty
 
 def _parquet(file: Path, numbers: Collection[str]) -> Iterator[Part]:
     with parquet.ParquetFile(file, pre_buffer=False) as stored:
+        yield Part("footer", b"\0".join(_footer(stored.metadata)), True)
         yield from _tables((pa.Table.from_batches([batch]) for batch in stored.iter_batches(BATCH_ROWS)), numbers)
+
+
+def _footer(metadata: Any) -> Iterator[bytes]:
+    for key, value in (metadata.metadata or {}).items():
+        yield from (key, value)
+    for group in range(metadata.num_row_groups):
+        for column in range(metadata.num_columns):
+            statistics = metadata.row_group(group).column(column).statistics
+            if statistics is not None and statistics.has_min_max:
+                bounds = (statistics.min, statistics.max)
+                yield from (bound for bound in bounds if isinstance(bound, bytes))
+                yield from (bound.encode() for bound in bounds if isinstance(bound, str))
 
 
 def _stripes(file: Path) -> Iterator[pa.RecordBatch]:

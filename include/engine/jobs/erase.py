@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
 from sqlalchemy import Engine, select
 
 from include import logs
@@ -29,6 +30,7 @@ from include.delta.delta_log import DeltaLog
 from include.engine.fast_path.transaction import Target
 from include.engine.jobs import job_progress, refresh
 from include.engine.jobs.worker import Worker, open_worker
+from include.engine.session import jvm_of
 from include.engine.tables import erase_rows
 from include.engine.tables.erase_rows import Places, Taken
 from include.erasure import certificate, cleaning, requests, scan
@@ -57,6 +59,8 @@ def resume(number: int, tables: Catalog, approved_by: str | None = None) -> None
     engine = database.connect(settings().control_url)
     job = store.get(engine, StoredJob, number, requests.KIND)
     if job.ended_at is not None:
+        # A try that died may have left it.
+        requests.forget(number)
         if job.state != DONE:
             raise UsageError(f"{job.id} was given up ({job.message}): ask for another one")
         logs.info(f"{job.id}: nothing done, it is done: {job.message}")
@@ -163,6 +167,7 @@ class EraseJob(Job[Worker, Stage]):
                 refresh.refresh_view(worker, run, view)
 
     def _clean_files(self, worker: Worker, request: Request) -> None:
+        _delete_shuffles(worker.spark)
         needles, found = request.needles, scan.scan(request.needles, worker.tables)
         of_tables: dict[str, list[Path]] = {}
         done: list[str] = []
@@ -194,6 +199,7 @@ class EraseJob(Job[Worker, Stage]):
             return cleaning.clean_table(name, request.needles, files)
 
     def _prove(self, worker: Worker, job: StoredJob, request: Request) -> None:
+        _delete_shuffles(worker.spark)
         found = scan.scan(request.needles, worker.tables, self.engine)
         if not found.is_clean:
             # The next try begins again behind the suppression list: each stage looks for what is left.
@@ -280,6 +286,14 @@ def _unread(flow: str, source: Delta, until: int) -> int | None:
 def _changes_data(log: DeltaLog, version: int) -> bool:
     actions = (action.get(kind) for action in log.actions(version) for kind in ("add", "remove", "cdc"))
     return any(action.get("dataChange", True) for action in actions if action)
+
+
+def _delete_shuffles(spark: SparkSession) -> None:
+    """Deletes the temporary files of this process. No query of it runs now, and it has no flows."""
+    jvm, context = jvm_of(spark), spark.sparkContext._jsc.sc()
+    stored = jvm.org.apache.spark.SparkEnv.get().mapOutputTracker().shuffleStatuses()
+    for shuffle in list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(stored).keySet()):
+        context.cleaner().get().doCleanupShuffle(shuffle, True)
 
 
 def _owner(tables: Catalog, name: str) -> Table | None:

@@ -19,6 +19,8 @@ from include.settings import settings
 
 SUBJECT = "user-4711"
 OTHERS = ["user-1", "another user"]
+# A key that contains the subject's. Only in the pages of a database nobody can tell where it ends.
+LONGER = ["user-47110", "xuser-4711"]
 
 
 @pytest.fixture
@@ -179,6 +181,14 @@ def test_a_subject_is_found_in_each_kind_of_place(home, hide):
     for place in ("lake/silver/t", "tmp", "checkpoints/silver.t/1"):
         hide(home / place, ["somebody", SUBJECT])
         assert any(hit.startswith(f"home/{place}/") for hit in result().hits), place
+
+
+@pytest.mark.parametrize("hide", HIDING_PLACES)
+def test_a_longer_key_is_somebody_else(home, hide):
+    if "database" in hide.__name__ or hide in (in_state_of_a_checkpoint, in_an_orphan_file):
+        pytest.skip("bytes without borders")
+    hide(home / "lake" / "silver" / "t", LONGER)
+    assert result().hits == {}
 
 
 def test_what_nobody_here_can_read_is_named(home):
