@@ -6,7 +6,7 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include import catalog
-from include.airflow.tasks import evaluate_approval
+from include.airflow.approvals import evaluate_approval
 from include.control.jobs import store
 from include.control.jobs.store import PLANNED, StoredJob
 from include.control.store import database

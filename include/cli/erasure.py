@@ -1,7 +1,8 @@
-"""The commands about erasures of subjects: where one lies, the request, and the check of a certificate."""
+"""The command about erasures of subjects: where one lies, the request, and the check of a certificate."""
 
 import getpass
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,41 +17,62 @@ from include.erasure.requests import Request
 from include.errors import LedgerMismatch, UsageError
 from include.settings import settings
 
+# In place of a key: the keys are lines of the standard input.
 STANDARD_INPUT = "-"
-Subjects = Annotated[
-    list[str] | None,
-    typer.Option("--subject", metavar="KEY", help="Whom; may be given again. -: lines of the input."),
-]
-Also = Annotated[
-    list[str] | None,
-    typer.Option("--also", metavar="VALUE", help="What else is to be gone, such as an address; may be given again."),
-]
+
+
+class What(StrEnum):
+    """verify: check a certificate again."""
+
+    VERIFY = "verify"
 
 
 def erase(
-    subject: Subjects = None,
-    also: Also = None,
-    reason: Annotated[str, typer.Option(help="For whoever approves it, and whoever reads the audit.")] = "",
+    what: Annotated[What | None, typer.Argument(metavar="verify", help="Check a certificate again.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="CERTIFICATE", help="The file of it.")] = None,
+    subject: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Whom; may be given again. -: lines of the input.")
+    ] = None,
+    also: Annotated[
+        list[str] | None, typer.Option(metavar="VALUE", help="What else is to be gone; may be given again.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="For whoever approves it, and reads the audit.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show where they lie, and plan nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Plan the erasure of subjects, or show where the lake and the home hold them."""
-    tables, engine = catalog.load(), database.connect(settings().control_url)
+    """Plan the erasure of subjects, or show where the lake and the home hold them.
+
+    With verify: check whether a certificate is unchanged and of these subjects, and whether they are still gone. Exit
+    code 10 says that they are not.
+    """
     request = Request(tuple(_keys(subject)), tuple(also or ()))
     if not request.subjects:
         raise UsageError("--subject is missing: name whom to erase, or - and the keys on the standard input")
-    if dry_run:
-        found = scan.scan(request.needles, tables, engine)
-        head = f"{found.objects:,} objects, {found.bytes:,} bytes scanned: {len(found.hits):,} hold a subject"
-        others = certificate.held_by_others(tables)
-        words = [f"not scanned: {where}, which keeps what it holds {until}" for where, until in others.items()]
-        document = {"hits": found.hits, "unread": found.unread, "objects": found.objects, "bytes": found.bytes}
-        show(as_json, {**document, "held_by_others": others}, [head, *found.lines(), *words])
-        return
+    if what:
+        _verify(file, request, as_json)
+    elif dry_run:
+        _show_places(request, as_json)
+    else:
+        _plan(request, reason, as_json)
+
+
+def _show_places(request: Request, as_json: bool) -> None:
+    tables = catalog.load()
+    found = scan.scan(request.needles, tables, database.connect(settings().control_url))
+    head = f"{found.objects:,} objects, {found.bytes:,} bytes scanned: {len(found.hits):,} hold a subject"
+    others = certificate.held_by_others(tables)
+    words = [f"not scanned: {where}, which keeps what it holds {until}" for where, until in others.items()]
+    document = {"hits": found.hits, "unread": found.unread, "objects": found.objects, "bytes": found.bytes}
+    show(as_json, {**document, "held_by_others": others}, [head, *found.lines(), *words])
+
+
+def _plan(request: Request, reason: str, as_json: bool) -> None:
     if not reason:
         raise UsageError("--reason is missing: say why, for whoever approves it")
+    # Refuses a lake that cannot be scanned, before anybody approves.
     scan.roots()
-    job = requests.plan(engine, tables, request, getpass.getuser(), reason)
+    engine = database.connect(settings().control_url)
+    job = requests.plan(engine, catalog.load(), request, getpass.getuser(), reason)
     lines = [
         f"{job.id} is planned: {job.message}",
         f"approve it in Airflow (DAG erase, number {job.number}), or begin it: "
@@ -59,27 +81,18 @@ def erase(
     show(as_json, {"number": job.number, "subjects": len(request.subjects)}, lines)
 
 
-def verify_erasure(
-    file: Annotated[Path, typer.Argument(metavar="CERTIFICATE", help="As $SLUICE_HOME/erasure/certificates/N.json.")],
-    subject: Subjects = None,
-    also: Also = None,
-) -> None:
-    """Check a certificate again: whether it is unchanged and of these subjects, and whether they are still gone.
-
-    Exit code 10: something differs.
-    """
-    if not file.is_file():
+def _verify(file: Path | None, request: Request, as_json: bool) -> None:
+    if file is None or not file.is_file():
         raise UsageError(f"{file} is no certificate of an erasure: name one of {certificate.file_of(0).parent}")
-    tables, secret = catalog.load(), suppression.key()
+    secret = suppression.key()
     document = certificate.read(file, secret)
-    request = Request(tuple(_keys(subject)), tuple(also or ()))
     if sorted(requests.macs(request, secret)) != document["subjects"]:
         raise UsageError(f"--subject names others than the {len(document['subjects']):,} of {file}: name exactly these")
-    found = scan.scan(request.needles, tables, database.connect(settings().control_url))
+    found = scan.scan(request.needles, catalog.load(), database.connect(settings().control_url))
     if not found.is_clean:
         raise LedgerMismatch("\n".join([f"{file} does not hold any more:", *found.lines()]))
     scanned = f"{found.objects:,} objects, {found.bytes:,} bytes scanned, no hit"
-    print(f"{file} is unchanged, and of these subjects; {scanned}")
+    show(as_json, document, [f"{file} is unchanged, and of these subjects; {scanned}"])
 
 
 def _keys(subjects: list[str] | None) -> list[str]:

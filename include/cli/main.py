@@ -61,7 +61,6 @@ COMMANDS = {
         "rewind": ("include.cli.jobs:show_rewind", "preview of a rewind"),
         "rebuild": ("include.cli.jobs:show_rebuild", "preview of a reset"),
         "erase": ("include.cli.erasure:erase", "a person's rows"),
-        "verify-erasure": ("include.cli.erasure:verify_erasure", "its certificate"),
         "hold": ("include.cli.jobs:hold", "keep old versions"),
         "release-hold": ("include.cli.jobs:release_hold", "keep them no more"),
         "audit": ("include.cli.audit:audit", "verify or export it"),

@@ -25,7 +25,6 @@ def show(program: str, commands: Mapping[str, Mapping[str, tuple[str, str]]]) ->
     columns.add_row(Group(*panels[:LEFT]), Group(*panels[LEFT:]))
     with console.capture() as text:
         console.print(f"Usage: {program} COMMAND; with --help, what it takes", style="bold")
-        console.print("A data platform on Spark and Delta: what runs, and what became of each row.")
         # The borders of the panels take the place of an empty line.
         end = "\n" if is_terminal else "\n\n"
         console.print(f"{ON_CALL}: {', '.join(commands[ON_CALL])}, of a FLOW, with --reason WHY", end=end)

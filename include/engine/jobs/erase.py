@@ -209,14 +209,13 @@ class EraseJob(Job[Worker, Stage]):
                 f"{job.id}: it is not erased yet, as {len(places):,} places still hold a subject, or cannot be read: "
                 f"{', '.join(places[:MOST_NAMED])}: delete or rewrite these, and run the job again"
             )
-        secret = suppression.key()
-        file = certificate.write(
-            self.stored(), worker.tables, found, _approver(self.engine, job), requests.macs(request, secret), secret
-        )
+        secret, approver = suppression.key(), _approver(self.engine, job)
+        macs = requests.macs(request, secret)
+        file = certificate.write(self.stored(), worker.tables, found, approver, macs, secret)
         message = f"{found.objects:,} objects, {found.bytes:,} bytes scanned, no hit: {file}"
         with database.transaction(self.engine) as connection:
             store.end(connection, job, DONE, message)
-            audit.record(connection, job.who, requests.KIND, job.table, job.reason, message)
+            audit.record(connection, job.who, requests.KIND, job.table, job.reason, message, approver=approver)
         requests.forget(job.number)
 
     def _note(self, change: Callable[[dict[str, Any]], object]) -> None:

@@ -40,6 +40,7 @@ ARGUMENTS = {
     **dict.fromkeys(("expectations", "quarantine", "inspect", "plan", "progress"), (TABLE,)),
     "explain": (TABLE, "--version", "1"),
     "audit": ("verify",),
+    "erase": ("--subject", "user-4711", "--dry-run"),
     "rewind": (TABLE, "2999-01-01"),
 }
 

@@ -105,7 +105,7 @@ SENTENCES = {
         "silver/readings.py:5: Table has no 'retention': there are name, source, comment, schema, parse, "
         "lookups, transform, python, write, expect, maintain, schedule, interval_seconds, fresh_minutes, driver, "
         "temporary, "
-        "owner, cluster_by, partition_by, time_column, reset_allowed, properties, personal, "
+        "owner, cluster_by, partition_by, time_column, subject, reset_allowed, properties, personal, "
         "not_personal",
     ),
 }
