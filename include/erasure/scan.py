@@ -1,6 +1,7 @@
 """Scans all objects of the lake and the home for values, and tells what kind of place each hit lies in."""
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ PROGRAMS = ("bin", "cache", "jars", "venv", "erasure")
 # What other systems own: the log of the embedded broker and its connector, the landing folder, the example database,
 # and the local store of objects.
 OF_OTHERS = ("kafka", "connect", "landing", "shop", "store")
+# How often an object is read that somebody is writing.
+TRIES, RETRY_SECONDS = 3, 1.0
 
 
 @dataclass
@@ -95,22 +98,26 @@ def files(root: Path) -> Iterator[Path]:
 
 def look_into(file: Path, place: str, needles: Needles, numbers: Collection[str], found: Scan) -> None:
     """Adds what a file holds. A file that is deleted meanwhile holds nothing."""
-    count = sum(1 for _ in needles.hits(place.encode(), is_text=True))
-    try:
-        for part in parts(file, needles.longest, numbers):
-            count += sum(1 for _ in needles.hits(part.data, part.is_text))
-        size = file.stat().st_size
-    except FileNotFoundError:
+    for tries_left in reversed(range(TRIES)):
+        try:
+            count = sum(1 for _ in needles.hits(place.encode(), is_text=True))
+            for part in parts(file, needles.longest, numbers):
+                count += sum(1 for _ in needles.hits(part.data, part.is_text))
+            size = file.stat().st_size
+        except FileNotFoundError:
+            return
+        except Unreadable as error:
+            # A stream may be writing it.
+            if tries_left and file.exists():
+                threading.Event().wait(RETRY_SECONDS)
+                continue
+            if file.exists():
+                found.unread[place] = str(error)
+            return
+        found.objects, found.bytes = found.objects + 1, found.bytes + size
+        if count:
+            found.hits[place] += count
         return
-    except Unreadable as error:
-        # It may have been deleted since, or was being written.
-        if file.exists():
-            found.unread[place] = str(error)
-        size = 0
-    found.objects += 1
-    found.bytes += size
-    if count:
-        found.hits[place] += count
 
 
 def _look_into_database(engine: Engine, needles: Needles, found: Scan) -> None:

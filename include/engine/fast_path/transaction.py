@@ -165,9 +165,10 @@ KNOWN_FEATURES = {
     "invariants",
 }
 # Values that these properties must have: others change the format of files, or need more from a commit.
+CHANGE_FEED = "delta.enableChangeDataFeed"
 REFUSED_PROPERTIES = {
     "delta.columnMapping.mode": "none",
-    "delta.enableChangeDataFeed": "false",
+    CHANGE_FEED: "false",
     "delta.enableDeletionVectors": "false",
     "delta.enableInCommitTimestamps": "false",
     "delta.enableRowTracking": "false",
@@ -202,9 +203,13 @@ class Layout:
     is_append_only: bool
 
 
-def layout(metadata: dict[str, Any], protocol: dict[str, Any]) -> Layout | Refusal:
-    """Returns the layout of a table with these actions in its log, or why the fast path cannot write it."""
-    properties = metadata.get("configuration") or {}
+def layout(metadata: dict[str, Any], protocol: dict[str, Any], moves_rows: bool = False) -> Layout | Refusal:
+    """Returns the layout of a table with these actions in its log, or why the fast path cannot write it. moves_rows:
+    commits change no data, so that a change feed needs nothing of them.
+    """
+    properties = dict(metadata.get("configuration") or {})
+    if moves_rows:
+        properties.pop(CHANGE_FEED, None)
     if reason := _unknown_format(metadata, properties, protocol):
         return Refusal(reason)
     schema = StructType.fromJson(json.loads(metadata["schemaString"]))
@@ -221,6 +226,11 @@ def layout(metadata: dict[str, Any], protocol: dict[str, Any]) -> Layout | Refus
         most_indexed=int(properties.get(INDEXED_COUNT, MOST_INDEXED)),
         is_append_only=properties.get("delta.appendOnly", "false").lower() == "true",
     )
+
+
+def _layout_of(snapshot: Any, moves_rows: bool = False) -> Layout | Refusal:
+    metadata, protocol = json.loads(snapshot.metadata().json()), json.loads(snapshot.protocol().json())
+    return layout(metadata["metaData"], protocol["protocol"], moves_rows)
 
 
 def _unknown_format(metadata: dict[str, Any], properties: dict[str, str], protocol: dict[str, Any]) -> str | None:
@@ -278,12 +288,14 @@ class Target:
         self._newest: tuple[Any, ...] | None = None
         self._commits_since_listing = 0
 
-    def begin(self) -> "Transaction | Refusal":
-        """Begins a transaction on the newest version, or returns why the fast path cannot write the table."""
+    def begin(self, moves_rows: bool = False) -> "Transaction | Refusal":
+        """Begins a transaction on the newest version, or returns why the fast path cannot write the table. moves_rows:
+        as for `layout`.
+        """
         self.is_unanswered = False
         snapshot = self._snapshot()
         self._require_unrestored(int(snapshot.version()))
-        table_layout = self._layout(snapshot)
+        table_layout = _layout_of(snapshot, moves_rows=True) if moves_rows else self._layout(snapshot)
         if isinstance(table_layout, Refusal):
             return table_layout
         txn = self._log.startTransaction(self._java.none, self._java.some(snapshot))
@@ -335,8 +347,7 @@ class Target:
     def _layout(self, snapshot: Any) -> Layout | Refusal:
         metadata, protocol = snapshot.metadata(), snapshot.protocol()
         if self._layout_of is None or not (self._layout_of[0].equals(metadata) and self._layout_of[1].equals(protocol)):
-            table_layout = layout(json.loads(metadata.json())["metaData"], json.loads(protocol.json())["protocol"])
-            self._layout_of = (metadata, protocol, table_layout)
+            self._layout_of = (metadata, protocol, _layout_of(snapshot))
         return self._layout_of[2]
 
     def checkpoint(self) -> None:

@@ -34,6 +34,7 @@ from include.engine.session import jvm_of
 from include.engine.tables import erase_rows
 from include.engine.tables.erase_rows import Places, Taken
 from include.erasure import certificate, cleaning, requests, scan
+from include.erasure.needles import Needles
 from include.erasure.requests import Request
 from include.erasure.scan import Scan
 from include.errors import FlowFailed, UsageError
@@ -109,7 +110,7 @@ class EraseJob(Job[Worker, Stage]):
             store.enter(self.engine, job, "erasing", message)
             with job_progress.shown(worker, job, message):
                 if stage.name == SUPPRESS:
-                    self._suppress(job, request)
+                    self._suppress(worker, job, request)
                 elif stage.name == ROWS:
                     self._take_rows(worker, job, request, worker.tables.table(stage.table))
                 elif stage.name == VIEWS:
@@ -121,7 +122,11 @@ class EraseJob(Job[Worker, Stage]):
                     return
             self._note(lambda outcome: outcome.setdefault("done", []).append(str(stage)))
 
-    def _suppress(self, job: StoredJob, request: Request) -> None:
+    def _suppress(self, worker: Worker, job: StoredJob, request: Request) -> None:
+        for table in requests.declared_tables(worker.tables):
+            for name in [] if table.is_view else _stored(table):
+                # Refuses a table whose rows cannot be taken out, before anything is done.
+                erase_rows.live_files(worker.spark, name)
         secret = suppression.key()
         with database.transaction(self.engine) as connection:
             suppression.add(connection, requests.macs(request, secret), secret, job.number)
@@ -130,7 +135,7 @@ class EraseJob(Job[Worker, Stage]):
         """Takes the rows out of a table and its companions, in a window. No batch can bring them back: those before the
         window have been committed, and those after it know the suppression list.
         """
-        names = [name for name in (table.quarantine, table.retained, table.name) if locations.is_stored(name)]
+        names = _stored(table)
         if table.name not in names:
             return
         erased = job.outcome.get("tables", {}).keys()
@@ -171,7 +176,8 @@ class EraseJob(Job[Worker, Stage]):
         needles, found = request.needles, scan.scan(request.needles, worker.tables)
         of_tables: dict[str, list[Path]] = {}
         done: list[str] = []
-        for place in found.hits:
+        # What nobody can read in a table is a file that a dead batch has left.
+        for place in [*found.hits, *found.unread]:
             file = scan.path_of(place)
             if file is None:
                 continue
@@ -251,7 +257,7 @@ class _Search:
     def _in(self, name: str, files: Iterable[str]) -> Places:
         spark, paths = self.worker.spark, sorted(files)
         if name != self.table.name:
-            return erase_rows.find_by_content(spark, name, self.request.needles, paths)
+            return erase_rows.find_by_content(spark, name, Needles(self.request.subjects), paths)
         secret = suppression.key()
         return erase_rows.find(spark, self.table, secret, requests.macs(self.request, secret), paths)
 
@@ -293,6 +299,11 @@ def _delete_shuffles(spark: SparkSession) -> None:
     stored = jvm.org.apache.spark.SparkEnv.get().mapOutputTracker().shuffleStatuses()
     for shuffle in list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(stored).keySet()):
         context.cleaner().get().doCleanupShuffle(shuffle, True)
+
+
+def _stored(table: Table) -> list[str]:
+    """The names of a table and its companions, as far as they are stored; the table last, as a batch writes them."""
+    return [name for name in (table.quarantine, table.retained, table.name) if locations.is_stored(name)]
 
 
 def _owner(tables: Catalog, name: str) -> Table | None:

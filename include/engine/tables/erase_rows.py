@@ -166,14 +166,14 @@ def _without(transaction: Transaction, path: str, places: set[int], account: _Ac
 
 
 def _whole(target: Target, path: str) -> list[pa.Table]:
-    transaction = target.begin()
+    transaction = target.begin(moves_rows=True)
     if isinstance(transaction, Refusal):
         raise _refused(target.name, transaction.reason)
     return [transaction.layout.schema.empty_table(), *maintain.rows_of_file(target.path, path, transaction.layout)]
 
 
 def _begin(spark: SparkSession, name: str) -> Transaction:
-    transaction = Target(spark, name).begin()
+    transaction = Target(spark, name).begin(moves_rows=True)
     if isinstance(transaction, Refusal):
         raise _refused(name, transaction.reason)
     return transaction

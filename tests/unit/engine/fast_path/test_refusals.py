@@ -108,3 +108,11 @@ def test_columns_that_only_spark_compares_are_named():
 def test_each_write_mode_has_its_writer(options: dict[str, Any], writer: str | None):
     found = path._writer_of(table(**options))
     assert (found and found.__name__) == writer
+
+
+def test_a_commit_that_changes_no_data_leaves_a_change_feed_as_it_is():
+    of_table = metadata(delta__enableChangeDataFeed="true")
+    assert isinstance(transaction.layout(of_table, PROTOCOL), Refusal)
+    assert not isinstance(transaction.layout(of_table, PROTOCOL, moves_rows=True), Refusal)
+    # The table keeps its feed.
+    assert of_table["configuration"] == {"delta.enableChangeDataFeed": "true"}
