@@ -144,6 +144,11 @@ class Settings:
         return self.home / "definitions"
 
     @property
+    def pseudonym_key(self) -> Path:
+        """The file with the key of pseudonyms, which a person writes."""
+        return self.home / "pseudonyms.key"
+
+    @property
     def schemas(self) -> Path:
         """The directory of the schemas that were read from registries."""
         return self.home / "schemas"

@@ -23,4 +23,4 @@ def shown(table: T, who: str, reason: str | None) -> T:
 
 def without_personal(table: T) -> T:
     """Returns the table as one without personal columns."""
-    return replace(table, personal=(), reads_personal=False)
+    return replace(table, personal=(), pseudonymise=(), reads_personal=False)

@@ -29,6 +29,7 @@ from include.local.processes import Platform, StallTimer
 from include.local.status import summary
 from include.monitoring import status
 from include.progress import Progress, counted
+from include.secret_variables import without_airflow, without_secrets
 from include.settings import Settings, settings
 from include.spec import Files
 
@@ -121,11 +122,11 @@ def start() -> None:
         # No stream needs the triggerer, so it starts after the streams have used the processors.
         services.start(airflow.TRIGGERER)
         if sql_server.addresses(config):
-            sql_server.start(platform, services.variables)
+            sql_server.start(platform, without_airflow(services.variables))
         if not environment.class_archive(config, java_home).exists():
             _print_progress("the archive of Java's classes is built, for the next start of a driver")
             command = [str(install.venv() / "bin" / "python"), "-m", "include.local.class_data"]
-            platform.start(CLASS_DATA, command, services.variables)
+            platform.start(CLASS_DATA, command, without_secrets(services.variables))
         sql_server.wait(config, platform, ANSWER_SECONDS, lambda: _show("the SQL server starts"))
         PROGRESS.clear()
     _print_summary(config, platform, services)
@@ -142,7 +143,7 @@ def _start(config: Settings, platform: Platform, services: Airflow, java_home: P
         artifacts.fetch(config.jars, java_home, install.cache() / "ivy", class_paths, _show)
     if broker and not platform.find(BROKER):
         broker.prepare()
-        platform.start(BROKER, broker.command(), services.variables)
+        platform.start(BROKER, broker.command(), without_secrets(services.variables))
     supervision.heartbeat(database.connect(config.control_url), supervisor_presence.STARTER)
     _print_progress("control database ready")
     services.end_migration(migration, lambda: _show("Airflow makes its database"))
@@ -155,7 +156,7 @@ def _start(config: Settings, platform: Platform, services: Airflow, java_home: P
             lambda: platform.logged_bytes(BROKER),
         )
     _print_progress(f"Kafka broker answers at {create_topics(declared_topics())}")
-    for name in feeds.start(platform, feeds.modules() | feeds.shop_modules(), services.variables):
+    for name in feeds.start(platform, feeds.modules() | feeds.shop_modules(), without_secrets(services.variables)):
         _print_progress(f"the process '{name}' feeds the examples")
 
 

@@ -38,6 +38,7 @@ TABLE_CHECKS: tuple[tuple[TableCheck, ...], ...] = (
         writes.check_view,
         columns.check_layout,
         personal.check,
+        personal.check_pseudonyms,
         sources.check_sources,
         avro.check,
         sources.check_delta_sources,

@@ -30,7 +30,7 @@ WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+[0-9]*|[0-9]+")
 
 def check(table: Table) -> None:
     """Raises DeclarationError for the first wrong name."""
-    for option in ("personal", "not_personal"):
+    for option in ("personal", "not_personal", "pseudonymise"):
         names = getattr(table, option)
         for name in names:
             if problem := _problem(name, table.schema, name):
@@ -45,6 +45,37 @@ def check(table: Table) -> None:
             )
         if name in table.not_personal:
             raise declaration_error(table, f"personal and not_personal both name '{name}': take it out of one")
+
+
+def check_pseudonyms(table: Table) -> None:
+    """Raises DeclarationError for a table that cannot store pseudonyms, or a column that cannot be one."""
+    if not table.pseudonymise:
+        return
+    kind = next((kind for kind, is_of_kind in _without_pseudonyms(table).items() if is_of_kind), None)
+    if kind:
+        raise declaration_error(
+            table, f"pseudonymise is set, and {kind}: let a table that appends or upserts rows do it, and read that"
+        )
+    types = ddl.definitions(table.schema)
+    for name in table.pseudonymise:
+        if types.get(name, "").upper() != "STRING":
+            raise declaration_error(
+                table, f"pseudonymise names '{name}', which is {types.get(name, 'a field')}: name a STRING column"
+            )
+        if name == table.write.sequence_by:
+            raise declaration_error(
+                table, f"pseudonymise names '{name}', which orders changes, and pseudonyms have no order: take it out"
+            )
+
+
+def _without_pseudonyms(table: Table) -> dict[str, bool]:
+    """By what keeps a table from storing pseudonyms, whether that is so."""
+    return {
+        "bronze keeps each record as it arrived": table.layer == "bronze",
+        "a view is computed from what is stored": table.is_view,
+        "a temporary step stores nothing": table.temporary,
+        "an aggregate is computed from what is stored": table.is_recomputed,
+    }
 
 
 def _problem(path: str, schema: str, whole: str) -> str | None:
@@ -69,7 +100,7 @@ def hints(table: Table, tables: dict[str, Table]) -> list[str]:
     """Returns a sentence for the columns that look personal, by their names or because a table that it reads declares
     them so. tables: by name.
     """
-    declared = {*table.personal, *table.not_personal}
+    declared = {*table.personal, *table.not_personal, *table.pseudonymise}
     above = {name for source in table.upstream if source.table in tables for name in tables[source.table].personal}
     names = [
         path

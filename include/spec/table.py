@@ -163,6 +163,7 @@ class Table:
     personal: columns with personal data; "customer.email" is a field of a STRUCT. Pages, samples, errors and logs have
         a digest instead of their values (docs/guides/personal-data.md).
     not_personal: columns that have no personal data although their names look so, for the hints of `make check`.
+    pseudonymise: STRING columns that are stored as pseudonyms, by the key of the platform; docs/guides/pseudonyms.md.
     steps: the temporary steps between `source` and this table, in order; set by the catalog.
     reads_personal: whether a table that it reads has personal columns; set by the catalog.
     file: path of its file from the root of the repository; set by the catalog.
@@ -195,6 +196,7 @@ class Table:
     # Not part of `repr`, by which older releases tell whether a definition has changed.
     personal: tuple[str, ...] = field(default=(), repr=False)
     not_personal: tuple[str, ...] = field(default=(), repr=False)
+    pseudonymise: tuple[str, ...] = field(default=(), repr=False)
     steps: tuple["Table", ...] = ()
     reads_personal: bool = field(default=False, repr=False, compare=False)
     # The path does not belong to the definition of the table.
@@ -250,7 +252,7 @@ class Table:
     @property
     def has_personal_data(self) -> bool:
         """Whether its rows, or those that it reads, have personal columns."""
-        return bool(self.personal) or self.reads_personal
+        return bool(self.personal or self.pseudonymise) or self.reads_personal
 
     @property
     def reads_files(self) -> bool:

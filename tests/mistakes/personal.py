@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.mistakes.case import EVENTS, READINGS, case
+from tests.mistakes.case import EVENTS, LATEST, READINGS, case
 
 CUSTOMERS = replace(READINGS, schema="id BIGINT, customer STRUCT<email: STRING, age: INT>, payload BINARY")
 
@@ -43,5 +43,27 @@ CASES = (
         "personal_and_not",
         replace(CUSTOMERS, personal=("customer.email",), not_personal=("customer.email",)),
         "silver/readings.py: personal and not_personal both name 'customer.email': take it out of one",
+    ),
+    case(
+        "pseudonyms_in_bronze",
+        replace(EVENTS, pseudonymise=("key",)),
+        "bronze/events.py: pseudonymise is set, and bronze keeps each record as it arrived: let a table that appends "
+        "or upserts rows do it, and read that",
+    ),
+    case(
+        "pseudonyms_in_a_view",
+        replace(LATEST, schema="email STRING", pseudonymise=("email",)),
+        "gold/latest.py: pseudonymise is set, and a view is computed from what is stored: let a table that appends or "
+        "upserts rows do it, and read that",
+    ),
+    case(
+        "pseudonyms_of_numbers",
+        replace(CUSTOMERS, pseudonymise=("id",)),
+        "silver/readings.py: pseudonymise names 'id', which is BIGINT: name a STRING column",
+    ),
+    case(
+        "pseudonyms_of_a_field",
+        replace(CUSTOMERS, pseudonymise=("customer.email",)),
+        "silver/readings.py: pseudonymise names 'customer.email', which is a field: name a STRING column",
     ),
 )

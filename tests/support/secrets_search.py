@@ -51,6 +51,18 @@ def processes_with(secrets: Iterable[str]) -> list[str]:
     return [line.decode(errors="replace") for line in command_lines if holds(line, secrets)]
 
 
+def environments_with(secrets: Iterable[str], pids: Iterable[int]) -> list[str]:
+    """The variables of these processes that have one of the secrets."""
+    found = []
+    for pid in pids:
+        # A process may end meanwhile.
+        with suppress(OSError):
+            for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                if holds(entry, secrets):
+                    found.append(f"{pid}: {entry.partition(b'=')[0].decode()}")
+    return found
+
+
 def holds(content: bytes, secrets: Iterable[str]) -> bool:
     """Whether the content has one of the secrets. They are of letters and digits, which no format escapes."""
     return any(secret.encode() in content for secret in secrets)

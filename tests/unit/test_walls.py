@@ -29,6 +29,7 @@ DECLARATIONS = (
     "include.personal",
     "include.progress",
     "include.retention",
+    "include.secret_variables",
     "include.rules",
     "include.tables",
     "include.examples.tables",

@@ -19,6 +19,7 @@ from sqlalchemy.engine import make_url
 from include.control.leases.process import Process
 from include.errors import UsageError
 from include.retention import LOG_BYTES
+from include.secret_variables import without_airflow
 from include.settings import ROOT, kafka_variables, settings
 
 SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
@@ -42,7 +43,12 @@ def start_detached(
         submitter = subprocess.Popen(
             [str(SPARK_SUBMIT), *options, "--name", f"sluice {driver}", *words],
             cwd=ROOT,
-            env={**os.environ, **utf8(os.environ), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+            env={
+                **without_airflow(os.environ),
+                **utf8(os.environ),
+                "PYTHONPATH": str(ROOT),
+                "PYSPARK_PYTHON": sys.executable,
+            },
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

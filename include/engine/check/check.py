@@ -238,7 +238,8 @@ def _declared_rows(source: DataFrame, table: Table) -> DataFrame:
 
     try:
         # A sentence about its Python functions comes later.
-        return apply_transform(source, replace(table, transform=transform, python=table.python or PythonLimits()))
+        checked = replace(table, transform=transform, python=table.python or PythonLimits(), pseudonymise=())
+        return apply_transform(source, checked)
     except (PySparkException, Py4JJavaError) as error:
         raise declaration_error(table, sentence(error, "its parse" if table.parse else "its schema")) from error
 

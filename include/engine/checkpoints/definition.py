@@ -45,6 +45,7 @@ def fingerprint(table: Table) -> str:
     texts = [f"{declared(part)}\n{_code(part.transform)}" for part in parts]
     texts += [repr(values) for part in parts for values in _newer_values(part.parse)]
     texts += [repr(options) for part in parts if (options := _file_options(part.source))]
+    texts += [repr(part.pseudonymise) for part in parts if part.pseudonymise]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
@@ -70,6 +71,7 @@ def rows_fingerprint(table: Table) -> str:
             part.expect,
             *[_values(lookup) for lookup in part.lookups],
             *_newer_values(part.parse),
+            *part.pseudonymise,
         )
         for part in (*table.steps, table)
     ]

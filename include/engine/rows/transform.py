@@ -14,7 +14,16 @@ from pyspark.util import PythonEvalType
 
 from include.engine import python_limits, struct_type
 from include.engine.commit import read_table
-from include.engine.rows import deduplicate, lookup, merge_changes, parse, parse_avro, parse_debezium, storable
+from include.engine.rows import (
+    deduplicate,
+    lookup,
+    merge_changes,
+    parse,
+    parse_avro,
+    parse_debezium,
+    pseudonyms,
+    storable,
+)
 from include.engine.rows.merge_changes import flags
 from include.engine.session import jvm_of
 from include.spec import Avro, Bucket, Debezium, Flow, Parse, Table, Transform, Upsert, ddl
@@ -109,6 +118,7 @@ def transformed(rows: DataFrame, table: Table, dimensions: Sequence[DataFrame] |
         python_limits.limit_memory(rows.sparkSession, table)
         rows = apply(rows, table.transform)
         python_limits.require_limits(rows, table)
+    rows = pseudonyms.applied(rows, table)
     columns = [F.col(f"`{name}`") for name in names_of_rows(table)]
     if table.merges_changes:
         may_be_tombstone = has_tombstones(table) and "_op" in rows.columns

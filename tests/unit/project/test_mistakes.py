@@ -106,7 +106,7 @@ SENTENCES = {
         "lookups, transform, python, write, expect, maintain, schedule, interval_seconds, fresh_minutes, driver, "
         "temporary, "
         "owner, cluster_by, partition_by, time_column, subject, reset_allowed, properties, personal, "
-        "not_personal",
+        "not_personal, pseudonymise",
     ),
 }
 
