@@ -28,6 +28,7 @@ from include.spec import Kafka, Table
 from tests.conftest import ROOT
 from tests.support.planted import Planted
 from tests.support.secrets_search import environments_with, files_with, holds, processes_with, rows_with
+from tests.support.waiting import wait_until
 
 URL = "postgresql+psycopg://sluice@db.example/control"
 
@@ -107,7 +108,7 @@ def test_a_driver_does_not_know_the_connections_of_airflow(planted: Planted, mon
     monkeypatch.setattr(submit, "SPARK_SUBMIT", script)
     monkeypatch.setattr(submit, "log", lambda driver: tmp_path / f"{driver}.log")
     submitter = submit.start_detached("main", [])
-    os.waitpid(submitter.pid, 0)
+    wait_until(lambda: not submitter.is_alive, 60)
     text = seen.read_bytes()
     of_airflow = json.dumps({name: os.environ[name] for name in os.environ if name.startswith("AIRFLOW")}).encode()
     mistakes = [kind for kind, token in planted.values.items() if holds(text, [token]) and holds(of_airflow, [token])]
