@@ -37,6 +37,11 @@ CASES = (
         "silver/readings.py: cluster_by names 5 columns, and Delta takes 4 at most: keep those that readers filter by",
     ),
     case(
+        "subject_is_no_column",
+        replace(READINGS, subject="ofset"),
+        "silver/readings.py: subject is 'ofset', no column of its schema: did you mean 'offset'?",
+    ),
+    case(
         "driver_with_a_space",
         replace(READINGS, driver="my driver"),
         "silver/readings.py: driver is 'my driver', which becomes the name of a file, a lease and a process: use "
