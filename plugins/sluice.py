@@ -20,7 +20,16 @@ if "dag-processor" in sys.argv:
 class Sluice(AirflowPlugin):
     name = "sluice"
     timetables = [Days, TableTimes, days.Days]
-    external_views = [{"name": "Sluice", "href": "sluice/", "url_route": "sluice", "destination": "nav"}]
+    external_views = [
+        {"name": "Sluice", "href": "sluice/", "url_route": "sluice", "destination": "nav"},
+        {"name": "Sluice", "href": "sluice/dag/{DAG_ID}", "url_route": "sluice-dag", "destination": "dag"},
+        {
+            "name": "Sluice",
+            "href": "sluice/dag/{DAG_ID}/run/{RUN_ID}",
+            "url_route": "sluice-run",
+            "destination": "dag_run",
+        },
+    ]
 
     @cached_property
     def fastapi_apps(self) -> list[dict[str, Any]]:

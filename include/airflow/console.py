@@ -1,16 +1,20 @@
 """The console for Airflow: who may see it, by Airflow's own users and rights."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
 from fastapi import FastAPI, HTTPException
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
 from include.airflow import waiting_approvals
+from include.airflow.table_times import table_of_run
 from include.console import app
 from include.console.viewer import Approval, Viewer
 from include.control.store import database
@@ -31,6 +35,14 @@ class User(Viewer):
             return _may(self.user, method, dag, DagAccessEntity.HITL_DETAIL)
 
         return waiting_approvals.waiting(self.name, may)
+
+    def form(self, dag: str, run: str) -> dict[str, Any]:
+        if not _may(self.user, "GET", dag, DagAccessEntity.RUN):
+            return {}
+        with create_session() as session:
+            is_run = (DagRun.dag_id == dag) & (DagRun.run_id == run)
+            conf = session.execute(select(DagRun.conf).where(is_run)).scalar_one_or_none()
+        return {"table": table_of_run(run), **(conf or {})}
 
 
 def viewer(user: GetUserDep) -> User:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import RedirectResponse
 from sqlalchemy import Engine
 from starlette.middleware.gzip import GZipMiddleware
 
-from include.console import answers, flow_page, graph_page, pages, table_page
+from include.console import airflow_tabs, answers, cost_page, flow_page, graph_page, pages, table_page
 from include.console.readings import Readings
 from include.console.viewer import Viewer
 from include.errors import SluiceError, UsageError
@@ -57,7 +58,16 @@ def _add_routes(app: FastAPI, guard: Callable[..., Viewer], readings: Readings) 
     add("/graph", "graph.html", graph_page.graph, is_of_snapshot=True)
     add("/incidents", "incidents.html", pages.incidents)
     add("/jobs", "jobs.html", pages.jobs)
+    add("/cost", "cost.html", cost_page.cost)
     add("/audit", "audit.html", pages.audit)
+
+    def tab(request: Request, who: viewer, dag: str, run: str | None = None) -> Response:
+        """Leads from a tab of Airflow to the page that belongs there."""
+        place = airflow_tabs.place(readings, dag, who.form(dag, run) if run else {})
+        return RedirectResponse(answers.root(request) + place, headers={"Cache-Control": "no-store"})
+
+    app.get("/dag/{dag}")(tab)
+    app.get("/dag/{dag}/run/{run}")(tab)
 
     @app.get("/static/{name}")
     def static(name: str) -> Response:

@@ -59,7 +59,8 @@ def history_charts(samples: Sequence[Sample], jobs: Sequence[StoredJob], at: flo
     if not samples:
         return []
     begin = at - seconds
-    marks = [*_restarts(samples, begin, at), *_spans(jobs, begin, at)]
+    # What is drawn later is on top.
+    marks = [*_spans(jobs, begin, at), *_definitions(samples, begin, at), *_restarts(samples, begin, at)]
 
     def points(name: str, scale: float = 1.0) -> list[charts.Point]:
         values = [(sample.at, getattr(sample, name)) for sample in samples]
@@ -79,6 +80,13 @@ def _restarts(samples: Sequence[Sample], begin: float, end: float) -> Iterator[M
     for before, after in pairwise(samples):
         if None not in (before.starts, after.starts) and (after.starts or 0) > (before.starts or 0):
             yield charts.mark("restart", "restart", begin, end, after.at)
+
+
+def _definitions(samples: Sequence[Sample], begin: float, end: float) -> Iterator[Mark]:
+    known = [sample for sample in samples if sample.definition]
+    for before, after in pairwise(known):
+        if before.definition != after.definition:
+            yield charts.mark("definition", f"definition {after.definition}", begin, end, after.at)
 
 
 def _spans(jobs: Sequence[StoredJob], begin: float, end: float) -> Iterator[Mark]:

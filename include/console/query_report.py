@@ -56,7 +56,7 @@ def _groups(document: Mapping[str, Any]) -> Iterator[Group]:
 
 def _of_list(parts: Any, name: str) -> list[tuple[str, str]]:
     """Returns the lines of each part; the name of the part before them where there are several."""
-    listed = [part for part in parts or () if isinstance(part, Mapping)]
+    listed = [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
     if len(listed) == 1:
         return _lines(listed[0])
     return [(f"{part.get(name)}: {line}", value) for part in listed for line, value in _lines(part)]

@@ -1,7 +1,7 @@
 """What the pages read, all of it from the control database."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from include.control.store.schema import audits, snapshots
 from include.control.store.schema import incidents as incident_rows
 from include.control.supervision.troubles import Trouble
 from include.monitoring import snapshot
-from include.monitoring.snapshot import FlowReport, Sample, Snapshot, TableDetails
+from include.monitoring.snapshot import FlowReport, Sample, Snapshot, TableDetails, Used
 
 NEWEST = 100
 
@@ -101,6 +101,10 @@ class Readings:
     def details(self, table: str) -> TableDetails | None:
         """What is stored about one table. Raises Unreachable."""
         return snapshot.details(self._engine(), table)
+
+    def used(self, flows: Collection[str], begin: float, end: float) -> dict[str, Used]:
+        """What these flows have used, by flow. Raises Unreachable."""
+        return snapshot.used(self._engine(), flows, begin, end)
 
     def report(self, flow: str) -> FlowReport | None:
         """The newest report of a flow's query. Raises Unreachable."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from include.console import trail
 from include.console.pages import Query
 from include.console.readings import Readings
 from include.errors import UsageError
@@ -10,7 +11,7 @@ from include.project.declaration import suggest
 VERSIONS = 50
 
 
-def table(readings: Readings, _query: Query, name: str) -> dict[str, Any]:
+def table(readings: Readings, query: Query, name: str) -> dict[str, Any]:
     """Raises UsageError for an unknown table, and Unreachable."""
     look = readings.look()
     stored = next((stored for stored in look.snapshot.tables if stored.table == name), None)
@@ -27,6 +28,7 @@ def table(readings: Readings, _query: Query, name: str) -> dict[str, Any]:
         "lines": [line for line in look.lines if line.flow in stored.flows],
         "versions": list(details.versions[:VERSIONS]) if details else [],
         "file_sizes": [(bound, files, round(200 * files / most)) for bound, files in sizes.items()],
+        "trail": trail.follow(readings.details, name, query.get("version", ""), stored.version),
         "jobs": readings.jobs(None, name)[:20],
     }
 

@@ -1,7 +1,8 @@
 """Who looks at a page, and what they may ask of Airflow. Without Airflow: nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -40,3 +41,7 @@ class Viewer:
     def approvals(self) -> Sequence[Approval]:
         """The questions that wait for a person, and that they may see, oldest first."""
         return ()
+
+    def form(self, _dag: str, _run: str) -> Mapping[str, Any]:
+        """What the form of a run names; empty where they may not see it."""
+        return {}

@@ -5,10 +5,10 @@ Pages and exporters read this, so that no request opens a Delta log, Kafka or a 
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, delete, select
+from sqlalchemy import Connection, Engine, delete, func, select
 
 from include.control.store import database
 from include.control.store.schema import samples, snapshots
@@ -44,6 +44,9 @@ class FlowSnapshot:
 
     restarts: in 24 hours. executors: of its driver, in words. stale: why rows should be recomputed.
     interval_seconds: actual, where the driver's load makes it longer than declared. no_partner: rows by lookup.
+
+    cpu_ms, bytes_written: since the snapshot before, see `include.monitoring.usage`. definition: begins the SHA-256 of
+    the one that it runs by.
     """
 
     flow: str
@@ -100,6 +103,9 @@ class FlowSnapshot:
     refresh: str = ""
     recomputed: str = ""
     no_partner: Mapping[str, int] = field(default_factory=dict)
+    cpu_ms: int | None = None
+    bytes_written: int | None = None
+    definition: str | None = None
 
 
 @dataclass(frozen=True)
@@ -135,11 +141,11 @@ class TableDetails:
     """What the page of one table shows besides. Dictionaries, as JSON has them.
 
     columns: name, type, comment. rules: name, otherwise, rows, broke, pass_rate. versions, newest first: version, at,
-    operation, kind, flow, batch, rows, files, bytes, and reads, what of the source, in words. quarantine: rules,
-    reason, flow, batch, at, origin; no values of rows. broken_rules: quarantined rows by rule. replay_refusal: why none
-    of them can move back. file_sizes: data files by their upper bound in bytes. readers: who reads it. held_by,
-    held_version: who holds VACUUM back. These and the quarantine are as of held_at. unknown: by part, why it is not
-    known.
+    operation, kind, flow, batch, rows, files, bytes, reads (what of the source, in words), above (the table that it
+    read, and which version of it). quarantine: rules, reason, flow, batch, at, origin; no values of rows. broken_rules:
+    quarantined rows by rule. replay_refusal: why none of them can move back. file_sizes: data files by their upper
+    bound in bytes. readers: who reads it. held_by, held_version: who holds VACUUM back. These and the quarantine are as
+    of held_at. unknown: by part, why it is not known.
     """
 
     table: str
@@ -200,15 +206,25 @@ class JobSnapshot:
 
 
 @dataclass(frozen=True)
+class DriverUsage:
+    """The CPU time of a driver's processes since their start. epoch: of its lease, one more at each start."""
+
+    driver: str
+    epoch: int
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
 class PlatformSnapshot:
     """notices: of table files that are not used, in words. unknown: by part of the snapshot, why it is not known.
 
-    took_seconds: CPU time of this snapshot.
+    took_seconds: CPU time of this snapshot. drivers: those on the supervisor's machine.
     """
 
     notices: tuple[str, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
     took_seconds: float | None = None
+    drivers: tuple[DriverUsage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -246,6 +262,18 @@ class Sample:
     wal_commit_ms: int | None = None
     add_batch_ms: int | None = None
     commit_offsets_ms: int | None = None
+    cpu_ms: int | None = None
+    bytes_written: int | None = None
+    definition: str | None = None
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a flow has used. samples: with CPU time, about one a minute. None: nobody has measured it."""
+
+    cpu_ms: int | None
+    bytes_written: int | None
+    samples: int
 
 
 Part = TypeVar("Part")
@@ -266,7 +294,9 @@ def newest(engine: Engine) -> Snapshot | None:
     listed: dict[str, Any] = {
         name: tuple(_to_part(kind, values) for values in document.get(name, ())) for name, kind in parts.items()
     }
-    platform = _to_part(PlatformSnapshot, document.get("platform", {}))
+    stored = document.get("platform", {})
+    drivers = tuple(_to_part(DriverUsage, driver) for driver in stored.get("drivers", ()))
+    platform = replace(_to_part(PlatformSnapshot, stored), drivers=drivers)
     return Snapshot(document["at"], platform, **listed)
 
 
@@ -298,6 +328,21 @@ def histories(engine: Engine, flows: Collection[str], since_seconds: float) -> d
     for flow, *values in rows:
         found.setdefault(flow, []).append(Sample(*values))
     return found
+
+
+def used(engine: Engine, flows: Collection[str], begin: float, end: float) -> dict[str, Used]:
+    """Returns by flow what its samples from `begin` to before `end` count. Raises Unreachable."""
+    # A range of each flow: a range of times alone has no index.
+    is_chosen = samples.c.flow.in_(flows) & (samples.c.at >= begin) & (samples.c.at < end)
+    counts = func.sum(samples.c.cpu_ms), func.sum(samples.c.bytes_written), func.count(samples.c.cpu_ms)
+    with database.reading(engine) as connection:
+        rows = connection.execute(select(samples.c.flow, *counts).where(is_chosen).group_by(samples.c.flow)).all()
+    return {flow: Used(_number(cpu_ms), _number(written), measured) for flow, cpu_ms, written, measured in rows}
+
+
+def _number(count: Any) -> int | None:
+    # PostgreSQL adds such columns up to a decimal.
+    return None if count is None else int(count)
 
 
 def store(
@@ -340,7 +385,8 @@ def _sample(flow: FlowSnapshot, at: float) -> dict[str, Any]:
     rates = {"rows_in_per_second": flow.rows_in_per_second, "rows_out_per_second": flow.rows_out_per_second}
     is_new = flow.batch_at is not None and flow.rows_in_per_second is not None
     spent = {"batch_ms": flow.batch_ms, **{phase: flow.phases_ms.get(phase) for phase in PHASES}}
-    return {"flow": flow.flow, "at": at, **measured, **rates, **(spent if is_new else dict.fromkeys(spent))}
+    used = {"cpu_ms": flow.cpu_ms, "bytes_written": flow.bytes_written, "definition": flow.definition}
+    return {"flow": flow.flow, "at": at, **measured, **rates, **used, **(spent if is_new else dict.fromkeys(spent))}
 
 
 def _forget(connection: Connection, parts: set[str]) -> None:

@@ -202,6 +202,7 @@ def _version(commit: Commit) -> dict[str, Any]:
         "files": commit.files,
         "bytes": commit.bytes,
         "reads": _reads(commit) if place else "",
+        "above": _above(commit) if place else None,
     }
 
 
@@ -211,6 +212,15 @@ def _reads(commit: Commit) -> str:
     if source_to is None:
         return ""
     return offset_ranges.describe(commit.metadata.get("source"), commit.metadata.get("source_from"), source_to)
+
+
+def _above(commit: Commit) -> tuple[str, int] | None:
+    """Returns the table that the batch has read, and its newest version that it has read from; None for no table."""
+    source, source_to = commit.metadata.get("source"), commit.metadata.get("source_to")
+    if not (isinstance(source, dict) and source.get("table") and source_to):
+        return None
+    version, index = offset_ranges.delta_position(source_to)
+    return str(source["table"]), version - 1 if index < 0 else version
 
 
 def _file_sizes(sizes: Sequence[int]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from include.control.flows.decide import Decision
 from include.control.jobs import all_kinds
 from include.control.supervision import troubles
 from include.kafka import broker
-from include.monitoring import flow_snapshots, graph, lag, snapshot, status, table_snapshots
+from include.monitoring import flow_snapshots, graph, lag, snapshot, status, table_snapshots, usage
 from include.monitoring.lag import Measured
 from include.monitoring.snapshot import EdgeSnapshot, JobSnapshot, PlatformSnapshot, Snapshot
 from include.monitoring.snapshot_parts import Parts
@@ -44,8 +44,12 @@ def take(
     edges = parts.look("edges", lambda: _edges(tables)) or ()
     wrong = parts.look("troubles", lambda: tuple(troubles.troubles(engine, tables))) or ()
     unfinished = parts.look("jobs", lambda: _jobs(engine)) or ()
+    before = snapshot.newest(engine)
+    drivers = parts.look("CPU time", lambda: usage.of_drivers(observed, tables.drivers())) or ()
+    flows = parts.look("usage", lambda: usage.with_usage(flows, drivers, before, reports or {}, details)) or flows
+    flows = parts.look("definitions", lambda: usage.with_definitions(flows, before)) or flows
     took_seconds = round(time.process_time() - began_seconds, 3)
-    platform = PlatformSnapshot(tuple(tables.notices), parts.unknown, took_seconds)
+    platform = PlatformSnapshot(tuple(tables.notices), parts.unknown, took_seconds, drivers)
     taken = Snapshot(observed.now, platform, flows, listed, edges, wrong, unfinished)
     snapshot.store(engine, taken, details, flow_snapshots.newest_reports(reports or {}))
     return taken

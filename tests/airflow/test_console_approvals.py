@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from airflow.api_fastapi.app import create_app, get_auth_manager, purge_cached_app
+from airflow.api_fastapi.app import create_app, create_auth_manager, get_auth_manager, purge_cached_app
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models.dag_version import DagVersion
 from airflow.models.dagrun import DagRun
@@ -16,7 +16,7 @@ from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from fastapi.testclient import TestClient
 
-from include.airflow import approvals, waiting_approvals
+from include.airflow import approvals, console, waiting_approvals
 
 RUN = "manual__2026-11-01T00:00:00+00:00"
 
@@ -59,6 +59,14 @@ def test_a_rewind_that_waits_is_listed_for_whoever_may_see_it(waiting_rewind, mo
     assert (found.may_answer, found.is_own) == (True, False)
     assert [found.may_answer for found in waiting("grace", "GET")] == [False]
     assert waiting("grace") == []
+
+
+def test_a_tab_knows_what_a_run_names_for_whoever_may_see_the_run(waiting_rewind):
+    create_auth_manager()
+    known = {role: console.User("eve", False, user=SimpleAuthManagerUser("eve", role)) for role in ("viewer", None)}
+    assert known["viewer"].form("rewind", RUN)["table"] == "silver.tracker_readings"
+    assert known[None].form("rewind", RUN) == {}
+    assert known["viewer"].form("maintain", "scheduled__2026-11-01__silver.orders") == {"table": "silver.orders"}
 
 
 def test_airflow_takes_the_answer_where_the_page_sends_it_and_the_job_reads_the_reason(waiting_rewind):

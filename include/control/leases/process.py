@@ -84,6 +84,15 @@ class Process:
         except (psutil.NoSuchProcess, ProcessLookupError):
             return False
 
+    @property
+    def cpu_seconds(self) -> float | None:
+        """The CPU time that it has used since its start; None where nobody can see it from here."""
+        try:
+            times = psutil.Process(self.pid).cpu_times() if self.is_alive else None
+        except psutil.Error:
+            return None
+        return times and times.user + times.system
+
     def kill(self) -> None:
         """Send SIGKILL, which ends a stopped process too, and wait for its end. Raises SluiceError if it survives."""
         try:
@@ -143,6 +152,12 @@ class Holder:
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """The CPU time of both processes; None on another machine."""
+        python_seconds, jvm_seconds = self.python.cpu_seconds, self.jvm.cpu_seconds
+        return None if python_seconds is None or jvm_seconds is None else python_seconds + jvm_seconds
 
     @property
     def is_known_dead(self) -> bool:

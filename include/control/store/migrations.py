@@ -117,6 +117,11 @@ MIGRATIONS: dict[str, tuple[str | Callable[[Connection], None], ...]] = {
     "alarms get the time at which a person had their flow started again": (
         "ALTER TABLE incident ADD COLUMN retried_at FLOAT",
     ),
+    "samples of flows get CPU time, bytes written, and the definition that the flow runs by": (
+        "ALTER TABLE sample ADD COLUMN cpu_ms BIGINT",
+        "ALTER TABLE sample ADD COLUMN bytes_written BIGINT",
+        "ALTER TABLE sample ADD COLUMN definition VARCHAR",
+    ),
 }
 
 

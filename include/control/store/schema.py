@@ -198,6 +198,9 @@ samples = Table(
     Column("wal_commit_ms", BigInteger),
     Column("add_batch_ms", BigInteger),
     Column("commit_offsets_ms", BigInteger),
+    Column("cpu_ms", BigInteger, comment="its part of its driver's CPU time since the sample before; NULL: unknown"),
+    Column("bytes_written", BigInteger, comment="by its commits since the sample before; NULL: unknown"),
+    Column("definition", String, comment="begins the SHA-256 of the definition it runs by; NULL: unknown"),
     # The rows of a flow lie together, in the order of a chart.
     sqlite_with_rowid=False,
 )

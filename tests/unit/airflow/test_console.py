@@ -72,6 +72,10 @@ assert not [name for name in sys.modules if name.startswith("include.console")],
 [registered] = plugin.fastapi_apps
 assert registered["url_prefix"] == "/sluice"
 assert "include.console.app" in sys.modules
+routes = [route for route in registered["app"].routes if route.path != "/{path:path}"]
+for view in plugin.external_views:
+    path = "/" + view["href"].removeprefix("sluice/").format(DAG_ID="maintain", RUN_ID="a run")
+    assert any(route.path_regex.match(path) for route in routes), path
 """
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr[-2000:]

@@ -18,7 +18,7 @@ from include.control.supervision.troubles import Trouble
 from tests.support import console
 
 PACKAGES = answers.HERE / "package-lock.json"
-PAGES = ["/", "/graph", "/tables", "/incidents", "/audit", "/jobs"]
+PAGES = ["/", "/graph", "/tables", "/incidents", "/audit", "/jobs", "/cost"]
 ATTACK = "<script>alert(1)</script>"
 
 

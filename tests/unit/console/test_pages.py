@@ -15,9 +15,11 @@ from include.console.viewer import Approval, Viewer
 from include.control.flows import incidents
 from include.control.store import database
 from include.control.supervision.troubles import Trouble
-from include.monitoring.snapshot import Snapshot, TableDetails, TableSnapshot
+from include.monitoring import snapshot
+from include.monitoring.snapshot import FlowReport, Snapshot, TableDetails, TableSnapshot
 from include.settings import settings
 from tests.support import console
+from tests.support.progress_reports import report as report_of
 
 ATTACK = "<script>alert(1)</script>"
 RUNBOOK = "docs/runbooks/stuck.md"
@@ -142,8 +144,8 @@ def test_comments_reasons_and_names_are_shown_and_never_run(client, engine):
         unknown={ATTACK: ATTACK},
         readers=(ATTACK,),
     )
-    snapshot = replace(console.synthetic(0, at), flows=(bad,), tables=(table,))
-    console.store(engine, snapshot, details=[details])
+    stored = replace(console.synthetic(0, at), flows=(bad,), tables=(table,))
+    console.store(engine, stored, details=[details])
     for path in (
         "/",
         "/flow/silver.a",
@@ -157,6 +159,106 @@ def test_comments_reasons_and_names_are_shown_and_never_run(client, engine):
         assert ATTACK not in text, path
         assert " onerror=" not in text
     assert "&lt;script&gt;" in client.get("/table/silver.a").text
+
+
+def test_the_page_of_a_flow_marks_where_its_definition_changes(engine):
+    at = console.now(engine)
+    for number, definition in enumerate(["abc", "abc", None, "def"]):
+        stored = console.flow("silver.a", 0, at, behind=1, definition=definition)
+        console.store(engine, Snapshot(at - 300 + 60 * number, flows=(stored,)))
+    text = TestClient(app.create(lambda: Viewer("ann", True), lambda: engine)).get("/flow/silver.a").text
+    chart = text.split('aria-label="Unread"')[1].split("</svg>")[0]
+    assert chart.count('class="mark definition"') == 1 and "<title>definition def</title>" in chart
+
+
+def test_the_page_of_a_flow_shows_what_its_query_reported_in_groups_and_as_json(client, engine):
+    at = console.now(engine)
+    progress = report_of(3, sources=[{"description": ATTACK, "endOffset": {"t": {"0": 9}}, "metrics": {"lag": "4"}}])
+    progress["stateOperators"] = [{"operatorName": "dedupe", "numRowsTotal": 77}]
+    progress["observedMetrics"] = {"seen": {"late": 5}}
+    stored = Snapshot(at, flows=(console.flow("silver.a", 0, at),))
+    snapshot.store(engine, stored, reports=[FlowReport("silver.a", at, 2, 3, json.dumps(progress))])
+    text = client.get("/flow/silver.a").text
+    assert ATTACK not in text
+    shown = re.findall("<dt>([^<]*)</dt><dd>([^<]*)</dd>", html.unescape(text.split("Query progress")[1]))
+    expected = {"addBatch": "1191", "inputRowsPerSecond": "93.4", "endOffset": '{"t": {"0": 9}}', "metrics lag": "4"}
+    expected |= {"numRowsTotal": "77", "sink description": "ForeachBatchSink", "observed seen late": "5"}
+    assert expected.items() <= dict(shown).items()
+    raw = text.split('aria-label="report as JSON">')[1].split("</pre>")[0]
+    assert json.loads(html.unescape(raw)) == progress
+
+
+def test_a_report_that_is_no_report_is_left_out(client, engine):
+    at = console.now(engine)
+    stored = Snapshot(at, flows=(console.flow("silver.a", 0, at),))
+    for raw in ("", "[]", "{}", '{"sources": 3, "durationMs": "x"}'):
+        snapshot.store(engine, stored, reports=[FlowReport("silver.a", at, 2, 3, raw)])
+        assert client.get("/flow/silver.a").status_code == 200
+
+
+def version(number: int, reads: str, above: tuple[str, int] | None) -> dict:
+    shared = {"at": 1.0, "operation": "WRITE", "kind": "batch", "batch": "0/1", "rows": 1, "files": 1, "bytes": 1}
+    return {"version": number, "flow": "a flow", "reads": reads, "above": above, **shared}
+
+
+def test_the_trail_of_a_version_leads_up_as_far_as_versions_are_stored(client, engine):
+    at = console.now(engine)
+    tables = tuple(TableSnapshot(name, is_stored=True, version=7) for name in ("silver.a", "bronze.a"))
+    details = [
+        TableDetails("silver.a", at, versions=(version(7, "bronze.a up to version 3", ("bronze.a", 3)),)),
+        TableDetails("bronze.a", at, versions=(version(3, "orders/0 5 to 9", None),)),
+    ]
+    console.store(engine, Snapshot(at, tables=tables), details=details)
+    trail = client.get("/table/silver.a?version=7").text.split("Trail of a row")[1].split("Files by size")[0]
+    assert "bronze.a up to version 3" in trail and "orders/0 5 to 9" in trail
+    assert "<code>sluice explain silver.a --version 7</code>" in trail
+    assert "Version 6 of silver.a is not among its stored versions" in client.get("/table/silver.a?version=6").text
+    for nonsense in ("x", "-1", "9" * 30, ATTACK):
+        assert client.get("/table/silver.a", params={"version": nonsense}).status_code == 200
+
+
+def test_the_cost_of_a_day_is_listed_by_flow_the_most_expensive_first(client, engine):
+    at = console.now(engine)
+    listed = [
+        console.flow(f"silver.{name}", 0, at, cpu_ms=ms, bytes_written=10) for name, ms in (("a", 100), ("b", 900))
+    ]
+    unmeasured = console.flow("silver.c", 0, at)
+    console.store(engine, Snapshot(at, flows=(*listed, unmeasured)))
+    text = client.get("/cost").text
+    assert "1 CPU seconds, 20 B written" in text
+    assert re.findall(r'href="flow/(silver\.\w)"', text) == ["silver.b", "silver.a", "silver.c"]
+    assert "90 %" in text and text.count("unknown") == 2
+    assert client.get("/cost?day=1999-01-01").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("dag", "form", "place"),
+    [
+        ("maintain", {"table": "silver.a"}, "../../../table/silver.a"),
+        ("control.stream", {"flow": "silver.a"}, "../../../flow/silver.a"),
+        ("control.stream", {"driver": "main", "flow": None}, "../../../?driver=main"),
+        ("backfill.silver.a", {}, "../../../table/silver.a"),
+        ("full_refresh", {"table": "silver.gone"}, "../../../jobs?kind=backfill"),
+        ("supervise", {}, "../../../"),
+        ("orders_of_the_shop", {"table": "silver.a"}, "../../../table/silver.a"),
+    ],
+)
+def test_a_tab_of_airflow_leads_to_the_page_of_what_its_run_names(engine, dag, form, place):
+    @dataclass(frozen=True)
+    class Asker(Viewer):
+        def form(self, _dag: str, _run: str) -> dict:
+            return form
+
+    at = console.now(engine)
+    stored = Snapshot(at, flows=(console.flow("silver.a", 0, at),), tables=(TableSnapshot("silver.a"),))
+    console.store(engine, stored)
+    client = TestClient(app.create(lambda: Asker("ann", True), lambda: engine), follow_redirects=False)
+    assert client.get(f"/dag/{dag}/run/x").headers["location"] == place
+
+
+def test_a_tab_of_another_dag_says_that_it_is_none_of_sluice(client):
+    answer = client.get("/dag/orders_of_the_shop")
+    assert answer.status_code == 404 and "is not of Sluice" in answer.text
 
 
 QUARANTINED = {"rules": ["plausible"], "reason": None, "flow": "silver.a", "batch": "0/1", "at": 1.0, "origin": {}}
