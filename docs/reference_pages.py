@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from include import rules, spec
+from include import access, rules, spec
+from include.access import Role
 from include.cli import main as commands
 from include.control.store import schema
 from include.monitoring import query_progress
@@ -53,6 +54,7 @@ def pages() -> dict[str, str]:
         "reference/settings.md": settings_page(),
         "reference/ledger-tables.md": ledger_page(),
         "reference/control-database.md": control_database_page(),
+        "reference/access.md": access_page(),
     }
 
 
@@ -245,6 +247,23 @@ def settings_of(example: str) -> Iterator[tuple[dict[str, str], str]]:
             comment.append(line[2:])
         else:
             comment = []
+
+
+# Roles
+
+
+def access_page() -> str:
+    text = heading("Roles", "What may a viewer, an operator and an admin do?")
+    text += (
+        "\n[Who may do what](../operate/access.md) says how a user gets a role. `include/access.py` is this table.\n\n"
+    )
+    text += "| what | of | viewer | operator | admin | what refuses others |\n|---|---|---|---|---|---|\n"
+    for capability in access.CAPABILITIES:
+        names = ", ".join(f"`{name}`" for name in capability.names)
+        yes = "asks, an admin approves" if capability.needs_approval else "yes"
+        rights = " | ".join(yes if role.includes(capability.least) else "" for role in Role)
+        text += f"| {capability.place} | {names} | {rights} | {cell(capability.guard)} |\n"
+    return text
 
 
 # Stored columns

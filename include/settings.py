@@ -76,6 +76,7 @@ class Settings:
     schema_registry_credentials: file with `USER:PASSWORD`, or with `Bearer TOKEN`, for the registry; None: no login.
     log_format: of long-lived processes, text or json.
     four_eyes: whether nobody may approve their own request; None: only if Airflow has more than one user.
+    admins: the users who may approve what is destructive; empty: whoever has that role in Airflow.
     executors: by driver, the fewest and the most executors that it may have; no other driver is scaled.
     catch_up_seconds: in which a scaled driver is to read a backlog.
     catalog_prefix: what the names of databases in the Glue catalog begin with; None: no table is registered there.
@@ -94,6 +95,7 @@ class Settings:
     lineage_url: str
     examples: bool
     four_eyes: bool | None = None
+    admins: tuple[str, ...] = ()
     fast_path: bool = True
     dag_per_table: bool = True
     log_format: str = "text"
@@ -180,6 +182,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
         lineage_url=environment.get("OPENLINEAGE_URL") or "",
         examples=_is_on(environment, "SLUICE_EXAMPLES"),
         four_eyes=_is_on(environment, "SLUICE_FOUR_EYES") if environment.get("SLUICE_FOUR_EYES") else None,
+        admins=tuple((environment.get("SLUICE_ADMINS") or "").replace(",", " ").split()),
         fast_path=_is_on(environment, "SLUICE_FAST_PATH", "on"),
         dag_per_table=_is_on(environment, "SLUICE_DAG_PER_TABLE", "on"),
         log_format=_log_format(environment),

@@ -13,7 +13,7 @@ from airflow.utils.session import create_session
 from fastapi import FastAPI, HTTPException
 from sqlalchemy import Engine, select
 
-from include.airflow import waiting_approvals
+from include.airflow import approvals, waiting_approvals
 from include.airflow.table_times import table_of_run
 from include.console import app
 from include.console.viewer import Approval, Viewer
@@ -32,7 +32,8 @@ class User(Viewer):
 
     def approvals(self) -> list[Approval]:
         def may(method: ResourceMethod, dag: str) -> bool:
-            return _may(self.user, method, dag, DagAccessEntity.HITL_DETAIL)
+            lacks_role = method == "PUT" and approvals.lacks_role(self.name)
+            return not lacks_role and _may(self.user, method, dag, DagAccessEntity.HITL_DETAIL)
 
         return waiting_approvals.waiting(self.name, may)
 
@@ -56,7 +57,8 @@ def viewer(user: GetUserDep) -> User:
         user.get_name(),
         may_press=_may(user, "POST", CONTROL, DagAccessEntity.RUN),
         may_replay=_may(user, "POST", REPLAY, DagAccessEntity.RUN),
-        may_approve=_may(user, "PUT", REWIND, DagAccessEntity.HITL_DETAIL),
+        may_approve=not approvals.lacks_role(user.get_name())
+        and _may(user, "PUT", REWIND, DagAccessEntity.HITL_DETAIL),
         user=user,
     )
 

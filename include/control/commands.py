@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
+from include import access
 from include.control import skips, vacuum_holds
 from include.control.flows import incidents, orders
 from include.control.flows.alarms import AlarmKind
@@ -46,7 +47,7 @@ class Action(StrEnum):
 
 
 # Actions that a person has to approve.
-DESTRUCTIVE = frozenset({Action.ACCEPT_DATA_LOSS, Action.RESET_CHECKPOINT, Action.SKIP, Action.RELEASE, Action.GIVE_UP})
+DESTRUCTIVE = frozenset(map(Action, access.APPROVED_ACTIONS))
 
 
 @dataclass(frozen=True)

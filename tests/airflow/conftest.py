@@ -28,6 +28,12 @@ def airflow_database() -> Path:
     return copy_database(home / "airflow.db", home / "airflow-before-any-run.db")
 
 
+@pytest.fixture
+def ada_and_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two users of Airflow, who may both approve."""
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "ada:admin,grace:op")
+
+
 @pytest.fixture(scope="session")
 def dags(airflow_database):
     """Every DAG of the repository, by id."""

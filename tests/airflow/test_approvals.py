@@ -55,6 +55,7 @@ ONE_USER, TWO_USERS = "ada:admin", "ada:admin,grace:op"
 def test_who_asked_approves_only_where_nobody_else_can(users, named, variables, may):
     users(named, **variables)
     assert approvals.evaluate_approval(answer("ada"), "ada").is_approved is may
+    users("ada:admin,grace:op")
     assert approvals.evaluate_approval(answer("grace"), "ada") == approvals.ApprovalDecision(
         True, "grace", "approved by grace"
     )
@@ -75,6 +76,7 @@ def test_nothing_follows_where_who_asked_has_approved_it_alone(users):
 
 
 def test_the_approval_of_a_rewind_stands_where_its_job_looks(users):
+    users(TWO_USERS)
     engine = database.connect(settings().control_url)
     restore_points = {SILVER: RestorePoint(1, None, {}, 1.0)}
     approved_job, other_job = (

@@ -104,6 +104,7 @@ def test_who_approves_reads_what_will_happen_and_that_data_stays_missing():
     assert release.endswith("Asked for by ada: a test")
 
 
+@pytest.mark.usefixtures("ada_and_grace")
 def test_a_skip_is_approved_for_the_batch_that_is_planned_and_for_no_other(tmp_path):
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
     command = controls.command(form(flow=BRONZE, action="skip"), "ada")
@@ -142,6 +143,7 @@ def test_a_skip_is_approved_for_the_batch_that_is_planned_and_for_no_other(tmp_p
         ),
     ],
 )
+@pytest.mark.usefixtures("ada_and_grace")
 def test_an_approval_holds_for_a_day_and_for_the_generation_it_was_asked_for(answer, approved, sentence, tmp_path):
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
     command = controls.command(form(flow=FLOW, action="reset checkpoint"), "ada")
@@ -151,6 +153,7 @@ def test_an_approval_holds_for_a_day_and_for_the_generation_it_was_asked_for(ans
     assert sentence in rows_of(engine, audits)[-1].result
 
 
+@pytest.mark.usefixtures("ada_and_grace")
 def test_a_release_is_nothing_without_an_approval_and_names_whoever_gave_it(tmp_path: Path):
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
     command = controls.command(form(flow=FLOW, action="release"), "ada")

@@ -41,6 +41,7 @@ def test_every_table_that_may_be_made_anew_has_its_dag_and_no_other(dags):
         (None, "nothing done, nobody approved it"),
     ],
 )
+@pytest.mark.usefixtures("ada_and_grace")
 def test_it_begins_only_once_a_person_approved_it_and_the_audit_says_who(tmp_path, answer, result):
     engine = database.connect(f"sqlite:///{tmp_path / 'control.db'}")
 
