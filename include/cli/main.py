@@ -23,6 +23,7 @@ COMMANDS = {
         "processes": ("include.local.status:main", "what runs, and tables"),
         "demo": ("include.local.demo:main", "a walk through it"),
         "report": ("include.cli.report:write", "all of it as HTML"),
+        "grants": ("include.cli.grants:show_grants", "rights in PostgreSQL"),
     },
     "Your tables": {
         "check": ("include.local.check:main", "find mistakes"),

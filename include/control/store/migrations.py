@@ -12,7 +12,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection, inspect, select, text, update
 
 from include import logs
-from include.control.store import audit_chain, schema
+from include.control.store import audit_chain, grants, schema
 from include.control.store.job_schema import metadata
 from include.errors import UsageError
 
@@ -173,6 +173,7 @@ def migrate(connection: Connection) -> None:
                 connection.execute(text(statement))
     if version < newest_version():
         connection.execute(update(versions).values(version=newest_version()))
+    grants.renew(connection)
 
 
 def _announce(change: str) -> None:
