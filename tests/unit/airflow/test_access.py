@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from docs import reference_pages
 from include import access
 from include.access import CAPABILITIES, OF_AIRFLOW, Place, Role
-from include.airflow import approvals, console
+from include.airflow import approvals, console, waiting_approvals
 from include.control.commands import DESTRUCTIVE, Action
 from include.settings import settings
 from tests.conftest import ROOT
@@ -62,7 +62,9 @@ def test_airflow_lets_nobody_without_a_role_see_anything(manager):
 
 
 @pytest.mark.parametrize(("role", "ours"), OF_AIRFLOW.items())
-def test_each_role_sees_the_pages_and_buttons_that_the_table_says(manager, role: str, ours: Role):
+def test_each_role_sees_the_pages_and_buttons_that_the_table_says(manager, monkeypatch, role: str, ours: Role):
+    # There is no database of Airflow here.
+    monkeypatch.setattr(waiting_approvals, "waiting", lambda _user, _may: [])
     client = TestClient(console.create())
     client.app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="eve", role=role)
     for page in names(Place.PAGE):
@@ -90,8 +92,12 @@ def answer(name: str) -> dict:
 
 
 @pytest.mark.parametrize(("role", "ours"), OF_AIRFLOW.items())
-def test_each_role_approves_or_does_not_as_the_table_says(set_up, role: str, ours: Role):
+def test_each_role_approves_or_does_not_as_the_table_says_and_has_buttons_for_it(
+    manager, set_up, role: str, ours: Role
+):
     set_up(AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS=f"ada:admin,eve:{role}")
+    has_button = console.viewer(SimpleAuthManagerUser(username="eve", role=role)).may_approve
+    assert has_button is ours.includes(access.least(Place.APPROVAL, "approve"))
     decision = approvals.evaluate_approval(answer("eve"), "ada")
     assert decision.is_approved is ours.includes(access.least(Place.APPROVAL, "approve"))
     if not decision.is_approved:
