@@ -68,7 +68,7 @@ def test_each_role_sees_the_pages_and_buttons_that_the_table_says(manager, monke
     client = TestClient(console.create())
     client.app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="eve", role=role)
     for page in names(Place.PAGE):
-        path = f"{page}/any" if page in ("/flow", "/table", "/static") else page
+        path = f"{page}/any" if page in ("/flow", "/table", "/dag", "/static") else page
         may = ours.includes(access.least(Place.PAGE, page))
         assert (client.get(path).status_code in (200, 404)) is may, page
     has_buttons = "<dialog" in client.get("/audit").text
