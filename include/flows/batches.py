@@ -78,7 +78,7 @@ class BatchRecord:
 
 @dataclass(frozen=True)
 class OtherCommit:
-    """A commit that is not a batch. note: what a refresh did.
+    """A commit that is not a batch. note: what a refresh did. erased: what an erasure took out, as its metadata says.
 
     kind: window, replay, refresh, backfill, rewind, compaction, declaration or foreign.
     """
@@ -89,6 +89,7 @@ class OtherCommit:
     kind: str
     is_undone: bool = False
     note: str = ""
+    erased: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,8 @@ class BatchHistory:
                 yield entry
             else:
                 fields = (commit.version, commit.timestamp, commit.operation, commit_kind(commit))
-                yield OtherCommit(*fields, is_undone, refreshes.describe(commit))
+                erased = commit.metadata.get(commit_history.ERASED) or {}
+                yield OtherCommit(*fields, is_undone, refreshes.describe(commit), erased)
             is_overwritten = is_overwritten or (is_active and commit_history.overwrites(commit))
         for flow in dict.fromkeys([*(flow.flow for flow in self.table.flows), *newer_places]):
             yield from self._without_commit(flow, None, newer_places.get(flow))

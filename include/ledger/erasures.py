@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,13 +26,16 @@ class Erasures:
     files: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, log: DeltaLog) -> "Erasures":
+    def of_log(cls, log: DeltaLog) -> "Erasures":
         """Reads the active commits of a table."""
+        commits = commit_history.commits_with_activity(log)
+        return cls.of(commit.metadata.get(ERASED) for commit, is_active in commits if is_active)
+
+    @classmethod
+    def of(cls, stamps: Iterable[dict[str, Any] | None]) -> "Erasures":
+        """stamps: what the metadata of active commits says about erasures."""
         found, offsets = cls(), dict[str, set[int]]()
-        for commit, is_active in commit_history.commits_with_activity(log):
-            if not is_active or ERASED not in commit.metadata:
-                continue
-            erased: dict[str, Any] = commit.metadata[ERASED]
+        for erased in filter(None, stamps):
             found.rows += erased["rows"]
             found.batches.update(erased.get("batches") or {})
             found.files.update(erased.get("files") or {})

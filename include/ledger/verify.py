@@ -105,7 +105,7 @@ def check_total(history: BatchHistory, entries: list[BatchRecord], others: list[
     merged = [*(batch.merged for batch in written), *(commit.merged for commit in active)]
     expected = sum(rows.get("inserted", 0) - rows.get("deleted", 0) for rows in merged)
     expected += sum(verify_sources.rows_added_by_backfill(log, commit.version) for commit in active)
-    expected -= Erasures.of(log).rows
+    expected -= _erasures(others).rows
     live = [file.rows for file in log.state.live]
     if None in live:
         yield f"{name}: its total was not compared with its batches, as a file does not say its rows"
@@ -170,7 +170,7 @@ def _checks(table: Table, verification: Verification) -> Iterator[Check]:
     written = [batch for batch in entries if batch.state in STATES_WITH_ROWS]
     verification.batches = len(written)
     yield from (partial(_check_state, table, entry) for entry in entries)
-    yield lambda: erasures.notes(table.name, Erasures.of(history.log), written)
+    yield lambda: erasures.notes(table.name, _erasures(others), written)
     for flow in dict.fromkeys(batch.flow for batch in entries):
         flow_batches = [batch for batch in written if batch.flow == flow]
         declared = next((table_flow for table_flow in table.flows if table_flow.flow == flow), None)
@@ -302,7 +302,7 @@ def _check_records(
         return
     arrived, expected = StoredOffsets(table.name), 0
     quarantined = StoredOffsets(table.quarantine) if locations.is_stored(table.quarantine) else None
-    erased = Erasures.of(history.log)
+    erased = _erasures(others)
     empty_offsets: dict[tuple[str | None, str], int] = {}
     clusters = {flow.flow: flow.source.cluster for flow in table.flows}
     for batch in written:
@@ -350,12 +350,16 @@ def _check_total(history: BatchHistory, entries: list[BatchRecord], others: list
         verify_sources.rows_added_by_backfill(log, commit.version) for commit in others if not commit.is_undone
     )
     total, expected = sum(filter(None, live)), sum(filter(None, [*written, *replays])) + added_by_backfills
-    expected -= Erasures.of(log).rows
+    expected -= _erasures(others).rows
     if total != expected:
         raise LedgerMismatch(
             f"{name} holds {total:,} rows, and its commits wrote {expected:,}",
             about=f"{name} rows {total - expected:+}",
         )
+
+
+def _erasures(others: list[OtherCommit]) -> Erasures:
+    return Erasures.of(commit.erased for commit in others if not commit.is_undone)
 
 
 def lines(verification: Verification) -> list[str]:

@@ -1,6 +1,7 @@
 """Compares a table with what its batches read: offsets, quarantine, files, backfilled rows and accepted losses."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -132,7 +133,7 @@ def check_rows(table: Table, entries: list[BatchRecord]) -> list[str]:
     active = [commit for commit, is_active in commit_history.commits_with_activity(log) if is_active]
     replayed = sum(_deleted(log, commit.version) for commit in active)
     backfills = [commit.version for commit in active if BACKFILL in commit.metadata or RETRIED in commit.metadata]
-    erased = Erasures.of(log)
+    erased = Erasures.of(commit.metadata.get(commit_history.ERASED) for commit in active)
     # A backfill stores the rows of its range under the newest batch.
     missing = sum(rows_added_by_backfill(log, version) for version in backfills)
     entries = [batch for batch in entries if batch.state != UNDONE]
@@ -191,7 +192,6 @@ def check_files(table: Table) -> list[str]:
     """Checks that the rows of each file are numbered from 0 on. Raises LedgerMismatch for a gap or a repetition."""
     stored = stored_table.dataset(table.name)
     row_numbers = stored.to_table(columns=["_filename", "_index"])
-    erased = Erasures.of(DeltaLog(locations.table_path(table.name))).files
     aggregates = [("_index", "count"), ("_index", "count_distinct"), ("_index", "max")]
     for group in row_numbers.group_by("_filename").aggregate(aggregates).to_pylist():
         count, distinct, expected = group["_index_count"], group["_index_count_distinct"], group["_index_max"] + 1
@@ -199,12 +199,16 @@ def check_files(table: Table) -> list[str]:
             raise LedgerMismatch(
                 f"{table.name}: {count - distinct:,} rows of file '{group['_filename']}' are there twice"
             )
-        # The last rows of a file may have been erased, which no row shows.
-        if not 0 <= expected - distinct <= erased[group["_filename"]]:
+        # The last rows of a file may have been erased, too, which no row shows.
+        if distinct != expected and expected - distinct > _erased_files(table)[group["_filename"]]:
             raise LedgerMismatch(
                 f"{table.name}: {expected - distinct:,} rows of file '{group['_filename']}' are missing"
             )
     return []
+
+
+def _erased_files(table: Table) -> Counter[str]:
+    return Erasures.of_log(DeltaLog(locations.table_path(table.name))).files
 
 
 def initial_offsets(history: BatchHistory, batch: BatchRecord) -> Any:

@@ -199,9 +199,10 @@ class EraseJob(Job[Worker, Stage]):
         if owner is None:
             return []
         _await(vacuum_guard.readers(worker.tables, name))
+        # Before the window, because flows wait in it, and this is a query.
+        Target(worker.spark, name).checkpoint()
         with worker.open_window(owner, self.stored().who, f"{STEP} {self.id.number}: files") as open_window:
             open_window.begin(STEP, name)
-            Target(worker.spark, name).checkpoint()
             return cleaning.clean_table(name, request.needles, files)
 
     def _prove(self, worker: Worker, job: StoredJob, request: Request) -> None:

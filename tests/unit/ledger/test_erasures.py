@@ -33,7 +33,7 @@ def log(tmp_path):
 
 
 def test_all_erasures_of_a_table_count(log):
-    found = Erasures.of(log)
+    found = Erasures.of_log(log)
     assert found.rows == 3
     assert found.batches == {"silver.t/1/3": 2}
     assert found.files == {"a.json": 1}
@@ -43,13 +43,13 @@ def test_all_erasures_of_a_table_count(log):
 
 def test_a_restore_before_an_erasure_undoes_its_account(log):
     DeltaTable(str(log.table)).restore(1)
-    assert Erasures.of(DeltaLog(log.table)).rows == 2
+    assert Erasures.of_log(DeltaLog(log.table)).rows == 2
 
 
 def test_an_erased_or_suppressed_offset_is_not_missing(log, monkeypatch):
     batch = BatchRecord("bronze.t", 1, 0, COMMITTED, suppressed={"orders/0": [6]})
     range_ = OffsetRange("orders", 0, 5, 8)
-    elsewhere = Erasures.of(log).within(range_) | erasures.suppressed_within(batch, range_)
+    elsewhere = Erasures.of_log(log).within(range_) | erasures.suppressed_within(batch, range_)
     assert verify_sources.check_range(None, batch.name, range_, [], elsewhere) == 0
     other = erasures.suppressed_within(replace(batch, suppressed={}), range_)
     assert other == set()
