@@ -33,7 +33,8 @@ TABLES = Catalog(
 @pytest.fixture
 def tasks(tmp_path: Path, own_settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch):
     """The module of the tasks, in a project with a table that declares a subject."""
-    own_settings(SLUICE_HOME=tmp_path / "home", SLUICE_CONTROL_URL=f"sqlite:///{tmp_path / 'control.db'}")
+    database_url = f"sqlite:///{tmp_path / 'control.db'}"
+    own_settings(SLUICE_HOME=tmp_path / "home", SLUICE_CONTROL_URL=database_url, SLUICE_ADMINS="bob")
     monkeypatch.setattr(catalog, "load", lambda: TABLES)
     yield importlib.reload(erasure)
     monkeypatch.undo()
