@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from include import personal
 from include.catalog import Catalog
 from include.control.store import database
 from include.control.store.schema import metadata
@@ -113,6 +114,20 @@ def arrive(append, name):
         append(f"bronze.{name}", rows, RAW)
 
     return write
+
+
+def test_personal_columns_and_payloads_are_hidden_unless_somebody_asks_for_them(spark, arrive, bronze, silver):
+    personal.digest("writes the key")
+    secret = replace(silver, personal=("device",))
+    catalog = Catalog(*inline_steps({table.name: table for table in (bronze, secret)}))
+    arrive(0, reading(1, 60, "lovelace"), reading(2, "many", "lovelace"), "garbage of lovelace")
+    request = PreviewRequest(spark, catalog, rows=100)
+    [hidden], [shown] = previews(request, silver.name), previews(replace(request, shows_personal=True), silver.name)
+    devices = {row.row["device"] for row in hidden.outcome.rows} - {None}
+    assert len(devices) == 1 and devices.pop().startswith("***")
+    assert "lovelace" not in preview_report.as_json(silver.name, [hidden]) + "\n".join(preview_report.lines(hidden))
+    assert "'many' is no INT" in preview_report.as_json(silver.name, [hidden])
+    assert "garbage of lovelace" in preview_report.as_json(silver.name, [shown])
 
 
 def test_rows_are_previewed_as_their_flow_then_writes_them(preview, spark, tmp_path, arrive, bronze, silver, stored):

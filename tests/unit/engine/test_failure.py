@@ -9,6 +9,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from include.engine import failure
+from include.local import environment
+from include.spec import Delta, Table
 
 RECURSIVE = {
     "type": "record",
@@ -86,3 +88,32 @@ def test_a_column_that_may_be_null_where_it_must_not_be_has_a_remedy(spark):
     broken = failure.of_exception("gold.ids", error, None)
     assert str(broken).startswith("gold.ids: [NULLABLE_COLUMN_OR_FIELD] Column or field `id` is nullable")
     assert str(broken).endswith(": give it a value by coalesce, or declare it without NOT NULL")
+
+
+PERSONAL = Table(name="silver.people", comment="people", source=Delta("bronze.people"), reads_personal=True)
+
+
+def test_an_error_of_rows_shows_no_value_of_a_table_with_personal_columns(spark, home):
+    people = spark.createDataFrame([("lovelace",)], "name STRING")
+    errors = {
+        "cast": error_of(lambda: people.select(F.col("name").cast("int")).collect()),
+        "raised": error_of(lambda: people.select(F.raise_error(F.concat(F.lit("who is "), F.col("name")))).collect()),
+    }
+    for kind, error in errors.items():
+        assert "lovelace" in str(failure.of_exception("silver.people", error, None)), kind
+        shown = str(failure.of_exception("silver.people", error, PERSONAL))
+        assert "lovelace" not in shown and shown.startswith("silver.people: ["), kind
+        assert "lovelace" not in failure.reason(error, PERSONAL)
+    misspelt = error_of(lambda: people.select("nname"))
+    assert "`nname`" in failure.reason(misspelt, PERSONAL)
+
+
+def test_the_log_of_spark_hides_values_that_spark_quotes_and_addresses(spark):
+    pattern = spark._jvm.java.util.regex.Pattern.compile(environment.VALUES)
+    text = (
+        """The value 'lovelace' of "INT"; For input string: "lovelace"; ada.lovelace@example.org; driver@127.0.0.1:77"""
+    )
+    assert pattern.matcher(text).replaceAll("***") == (
+        """The value *** of "INT"; For input string: ***; ***; driver@127.0.0.1:77"""
+    )
+    assert "%replace{%m%n%ex}{" in environment.spark_logging()
