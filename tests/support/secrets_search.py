@@ -88,7 +88,9 @@ def content(file: Path) -> bytes:
     with suppress(FileNotFoundError):
         # Files of other tests that landed may be damaged, and Arrow then ends the process.
         if file.suffix == ".parquet" and any((folder / "_delta_log").exists() for folder in file.parents):
-            return str(file).encode() + repr(pyarrow.parquet.read_table(file).to_pylist()).encode()
+            # Of a file that is not complete yet, the bytes are looked at.
+            with suppress(pyarrow.ArrowInvalid):
+                return str(file).encode() + repr(pyarrow.parquet.read_table(file).to_pylist()).encode()
         if file.name.startswith("control.db"):
             # A process that closes a file of SQLite loses its locks on it, and with them the database.
             return str(file).encode() + subprocess.check_output(["cat", str(file)])
