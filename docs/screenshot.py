@@ -5,9 +5,10 @@ Needs Chromium, which Debian and Ubuntu install with `apt-get install chromium`.
 
 import shutil
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 from include.errors import SetupError, report
+from include.local import environment
 from include.local.airflow import Airflow
 from include.local.processes import Platform
 from include.settings import ROOT, settings
@@ -25,25 +26,33 @@ OPTIONS = [
 ]
 
 
-def signed_in() -> tuple[str, Airflow, str]:
-    """The path of Chromium, and the running Airflow with the token of its user. Raises SetupError."""
+def find_browser() -> tuple[str, Airflow]:
+    """The path of Chromium, and the running Airflow. Raises SetupError."""
     browser_path = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser_path is None:
         raise SetupError("chromium is not on PATH: install it, on Debian and Ubuntu with apt-get install chromium")
     airflow = Airflow(settings(), Platform(settings().home), {})
-    token = airflow.token()
-    if token is None:
+    if airflow.token() is None:
         raise SetupError(f"Airflow does not answer at {airflow.url}: start the platform with make up")
-    return browser_path, airflow, token
+    return browser_path, airflow
+
+
+def sign_in(page: Page, airflow: Airflow) -> None:
+    """Sign in as a person does, by Airflow's form."""
+    page.goto(airflow.url)
+    page.locator("input[name=username]").fill(environment.USER)
+    page.locator("input[name=password]").fill(environment.password(airflow.where))
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: "/auth/login" not in url)
 
 
 def main() -> None:
-    browser_path, airflow, token = signed_in()
+    browser_path, airflow = find_browser()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=OPTIONS)
         context = browser.new_context(viewport=SIZE, color_scheme="light", timezone_id="UTC")
-        context.add_cookies([{"name": "_token", "value": token, "url": airflow.url}])
         page = context.new_page()
+        sign_in(page, airflow)
         page.goto(airflow.url + PAGE)
         page.get_by_text("supervise").first.wait_for()
         page.wait_for_load_state("networkidle")

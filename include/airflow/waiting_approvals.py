@@ -1,6 +1,7 @@
 """The approvals that wait for a person, from Airflow's database, for the console in Airflow's API server."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +20,8 @@ from include.console.viewer import Approval
 # Of all DAGs of Sluice.
 TAG = "sluice"
 MOST = 50
+# An answer while the process that asks still ends makes Airflow fail the task, and ask again.
+ASKS_SECONDS = 10
 
 
 def waiting(user: str, may: Callable[[ResourceMethod, str], bool]) -> list[Approval]:
@@ -39,6 +42,7 @@ def _query() -> Select[Any]:
         .join(DagRun, (DagRun.dag_id == task.dag_id) & (DagRun.run_id == task.run_id))
         .where(
             HITLDetail.responded_at.is_(None),
+            HITLDetail.created_at < datetime.now(UTC) - timedelta(seconds=ASKS_SECONDS),
             task.state.in_([TaskInstanceState.AWAITING_INPUT, TaskInstanceState.DEFERRED]),
             exists().where(DagTag.dag_id == task.dag_id, DagTag.name == TAG),
         )

@@ -94,13 +94,13 @@ class Airflow:
 
         Raises SetupError if no further DAG was parsed for `timeout_seconds`, or for a DAG import error.
         """
-        timer = StallTimer(timeout_seconds, lambda: self._call("GET", "/api/v2/dags?limit=1")[1].get("total_entries"))
+        timer = StallTimer(timeout_seconds, lambda: self.call("GET", "/api/v2/dags?limit=1")[1].get("total_entries"))
         while True:
             check()
-            status, answer = self._call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None})
+            status, answer = self.call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None})
             if status == 200:
                 return
-            import_errors = self._call("GET", "/api/v2/importErrors")[1].get("import_errors", [])
+            import_errors = self.call("GET", "/api/v2/importErrors")[1].get("import_errors", [])
             for error in import_errors:
                 raise SetupError(f"Airflow cannot import {error['filename']}: fix it\n{error['stack_trace']}")
             if timer.is_over:
@@ -127,7 +127,7 @@ class Airflow:
         login = {"username": environment.USER, "password": environment.password(self.where)}
         return _request(f"{self.url}/auth/token", "POST", login, {})[1].get("access_token")
 
-    def _call(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+    def call(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
         return _request(self.url + path, method, body, {"Authorization": f"Bearer {self.token()}"})
 
 

@@ -1,7 +1,7 @@
 """Approvals on the console's pages: what Airflow's database holds, and where Airflow takes the answer."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from airflow.api_fastapi.app import create_app, create_auth_manager, get_auth_manager, purge_cached_app
@@ -36,6 +36,7 @@ def waiting_rewind(dags) -> Iterator[None]:
         session.add(instance)
         session.flush()
         question = HITLDetail(ti_id=instance.id, subject="back to noon?", body="- version 7", params={})
+        question.created_at = datetime.now(UTC) - timedelta(minutes=1)
         question.options, question.defaults, question.multiple = ["Approve", "Reject"], ["Reject"], False
         session.add(question)
     yield
@@ -67,6 +68,11 @@ def test_a_tab_knows_what_a_run_names_for_whoever_may_see_the_run(waiting_rewind
     assert known["viewer"].form("rewind", RUN)["table"] == "silver.tracker_readings"
     assert known[None].form("rewind", RUN) == {}
     assert known["viewer"].form("maintain", "scheduled__2026-11-01__silver.orders") == {"table": "silver.orders"}
+
+
+def test_a_question_is_not_listed_while_the_process_that_asks_it_still_ends(waiting_rewind, monkeypatch):
+    monkeypatch.setattr(waiting_approvals, "ASKS_SECONDS", 120)
+    assert waiting("grace", "GET", "PUT") == []
 
 
 def test_airflow_takes_the_answer_where_the_page_sends_it_and_the_job_reads_the_reason(waiting_rewind):
