@@ -36,6 +36,7 @@ SHORT_FORMS = {
     "tests/faults/platforms/test_airflow.py": "tests/docs/test_readme.py",
     "tests/faults/platforms/test_executors.py": "tests/unit/engine/stream/test_executors.py",
     "tests/faults/platforms/test_online_compaction.py": "tests/faults/platforms/test_committers_on_s3.py",
+    "tests/faults/platforms/test_planted_secrets.py": "tests/unit/test_planted_secrets.py",
     "tests/faults/platforms/test_wrong_files.py": "tests/unit/project/test_last_good.py",
     "tests/faults/platforms/test_killed_replay.py": "tests/streaming/jobs/test_replay.py",
     "tests/faults/platforms/test_yarn.py": "tests/unit/airflow/test_yarn.py",
