@@ -64,7 +64,10 @@ def test_a_rewind_that_waits_is_listed_for_whoever_may_see_it(waiting_rewind, mo
 
 def test_a_tab_knows_what_a_run_names_for_whoever_may_see_the_run(waiting_rewind):
     create_auth_manager()
-    known = {role: console.User("eve", False, user=SimpleAuthManagerUser("eve", role)) for role in ("viewer", None)}
+    known = {
+        role: console.User("eve", False, user=SimpleAuthManagerUser(username="eve", role=role))
+        for role in ("viewer", None)
+    }
     assert known["viewer"].form("rewind", RUN)["table"] == "silver.tracker_readings"
     assert known[None].form("rewind", RUN) == {}
     assert known["viewer"].form("maintain", "scheduled__2026-11-01__silver.orders") == {"table": "silver.orders"}
