@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.airflow.approvals import evaluate_approval
+from include.airflow.forms import TEXT, checked
 from include.checkpoints import checkpoint_files
 from include.control import commands
 from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
@@ -26,9 +27,14 @@ FLOWS, DRIVERS, VIEWS = list(catalog.load().flows), list(catalog.load().drivers(
 FORM = {
     "flow": Param(None, type=["null", "string"], enum=[None, *FLOWS, *VIEWS], description="a flow, or else a driver"),
     "driver": Param(None, type=["null", "string"], enum=[None, *DRIVERS], description="all flows of one Spark process"),
-    "job": Param(None, type=["null", "string"], description="to give up: rewind 3, or backfill 7, as the ledger says"),
+    "job": Param(
+        None,
+        type=["null", "string"],
+        pattern=r"^[a-z][a-z ]{0,30} [0-9]{1,9}$",
+        description="to give up: rewind 3, or backfill 7, as the ledger says",
+    ),
     "action": Param(type="string", enum=[str(action) for action in Action]),
-    "reason": Param(type="string", minLength=1, description="for whoever reads the audit"),
+    "reason": Param(**TEXT, description="for whoever reads the audit"),
     "hours": Param(
         ACKNOWLEDGED_HOURS,
         type="number",
@@ -41,6 +47,7 @@ FORM = {
 
 def command(form: dict[str, Any], requester: str | None) -> Command:
     """The command of a form. Raises AirflowFailException if it is invalid."""
+    form = checked(form, FORM)
     flow, driver, action = form["flow"], form["driver"], Action(form["action"])
     job = form.get("job")
     if (job is None) == (action is Action.GIVE_UP) or (job and (flow or driver)):

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 from include import catalog, logs
 from include.airflow import in_driver
 from include.airflow.approvals import evaluate_approval
+from include.airflow.forms import OPTIONAL_TEXT, TEXT, checked
 from include.airflow.run import Run
 from include.control.jobs import backfills, rewinds, store
 from include.control.jobs.rewinds import Rewind
@@ -30,17 +31,17 @@ from include.spec import Table
 
 MOMENT = "ISO 8601, such as 2026-03-01 or 2026-03-01T12:00:00+01:00; UTC where it names no zone"
 BACKFILL_FORM = {
-    "from": Param(None, type=["null", "string"], description=f"where the range begins: {MOMENT}"),
-    "to": Param(None, type=["null", "string"], description="before which it ends"),
+    "from": Param(None, type=["null", "string"], maxLength=40, description=f"where the range begins: {MOMENT}"),
+    "to": Param(None, type=["null", "string"], maxLength=40, description="before which it ends"),
     "where": in_driver.WHERE_PARAM,
-    "reason": Param("", type="string", description="for whoever reads the audit"),
+    "reason": Param("", **OPTIONAL_TEXT, description="for whoever reads the audit"),
     "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
 }
 
 
 def plan_backfill(run: Run) -> dict[str, str]:
     """Returns the range as the job takes it, and records who asked for it. Raises as `_preview`."""
-    name, form, day = run.table, run.form, run.day
+    name, form, day = run.table, checked(run.form, BACKFILL_FORM), run.day
     planned: dict[str, str] = {}
 
     def range_of(table: Table) -> Slice:
@@ -84,7 +85,7 @@ def ask_for_backfill(engine: Engine, table: Table, planned: dict[str, str], run_
 
 FULL_REFRESH = "full refresh"
 FULL_REFRESH_FORM = {
-    "reason": Param(type="string", minLength=1, description="for whoever approves it, and whoever reads the audit"),
+    "reason": Param(**TEXT, description="for whoever approves it, and whoever reads the audit"),
     "alone": Param(False, type="boolean", description="leave the tables below as they are: they are STALE then"),
     "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
 }
@@ -92,6 +93,7 @@ FULL_REFRESH_FORM = {
 
 def plan_full_refresh(name: str, form: dict[str, Any]) -> str:
     """Returns in Markdown what will be done. Raises as `_preview`."""
+    form = checked(form, FULL_REFRESH_FORM)
     lines = _preview(name, form, lambda table: ranges.parse_slice(table, None, None, as_a_whole=True), form["alone"])
     return "\n".join(f"{'  ' * line.startswith('  ')}- {line.strip()}" for line in lines) + f"\n\nWhy: {form['reason']}"
 
@@ -116,8 +118,13 @@ def full_refresh_arguments(
 REWOUND_TABLES = [name for name, table in catalog.load().tables.items() if not table.is_view]
 REWIND_FORM = {
     "table": Param(type="string", enum=REWOUND_TABLES, description="the table to rewind, with all below it"),
-    "to": Param(type="string", minLength=1, description="ISO 8601, such as 2026-03-01T12:00:00Z; UTC without a zone"),
-    "reason": Param(type="string", minLength=1, description="for whoever reads the audit"),
+    "to": Param(
+        type="string",
+        minLength=1,
+        maxLength=40,
+        description="ISO 8601, such as 2026-03-01T12:00:00Z; UTC without a zone",
+    ),
+    "reason": Param(**TEXT, description="for whoever reads the audit"),
 }
 
 
@@ -126,7 +133,7 @@ def plan_rewind(form: dict[str, Any], requester: str | None) -> tuple[int, str]:
 
     Raises AirflowFailException if it is refused, and AirflowSkipException if nothing has to be undone.
     """
-    tables, engine = catalog.load(), database.connect(settings().control_url)
+    form, tables, engine = checked(form, REWIND_FORM), catalog.load(), database.connect(settings().control_url)
     try:
         draft = rewind_plan.plan(engine, tables.table(form["table"]), tables, form["to"])
     except SluiceError as error:
@@ -159,7 +166,7 @@ REPLAYED_TABLES = [name for name, table in catalog.load().tables.items() if repl
 REPLAY_FORM = {
     "table": Param(type="string", enum=REPLAYED_TABLES, description="the table to move quarantined rows into"),
     "rule": Param(None, type=["null", "string"], description="only rows that broke this rule; late rows need it"),
-    "reason": Param(type="string", minLength=1, description="for whoever reads the audit"),
+    "reason": Param(**TEXT, description="for whoever reads the audit"),
 }
 
 

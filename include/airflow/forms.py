@@ -1,0 +1,31 @@
+"""The values of a form, checked once more where they are used.
+
+Airflow checks them when a run is triggered, by the same schema. A run of before an upgrade was checked by an older one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jsonschema
+from airflow.sdk import Param
+from airflow.sdk.exceptions import AirflowFailException
+
+MOST_CHARACTERS = 2_000
+# Text that is not blank.
+TEXT = {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS, "pattern": r"\S"}
+OPTIONAL_TEXT = {"type": "string", "maxLength": MOST_CHARACTERS}
+MOST_SHOWN = 80
+
+
+def checked(form: Mapping[str, Any], params: Mapping[str, Param]) -> dict[str, Any]:
+    """The form, with the default of each value that is missing. Raises AirflowFailException for a wrong value."""
+    values = {name: form.get(name, param.value if param.has_value else None) for name, param in params.items()}
+    for name, param in params.items():
+        for error in jsonschema.Draft202012Validator(param.schema).iter_errors(values[name]):
+            shown, problem = _shortened(repr(values[name])), _shortened(error.message)
+            raise AirflowFailException(f"{name} is {shown}: {problem}; correct it, and trigger a new run")
+    return {**form, **values}
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
