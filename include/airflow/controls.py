@@ -30,7 +30,7 @@ FORM = {
     "job": Param(
         None,
         type=["null", "string"],
-        pattern=r"^[a-z][a-z ]{0,30} [0-9]{1,9}$",
+        maxLength=60,
         description="to give up: rewind 3, or backfill 7, as the ledger says",
     ),
     "action": Param(type="string", enum=[str(action) for action in Action]),

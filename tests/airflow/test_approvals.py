@@ -129,7 +129,7 @@ def test_a_job_is_given_up_once_another_person_has_read_what_that_leaves_and_app
 @pytest.mark.parametrize(
     "form",
     [
-        {"action": "give up", "flow": SILVER},
+        {"action": "give up", "flow": controls.FLOWS[0]},
         {"action": "stop", "job": "rewind 1"},
         {"action": "give up", "job": "rewind 1", "driver": "main"},
     ],
