@@ -6,14 +6,13 @@ Airflow checks them when a run is triggered, by the same schema. A run of before
 from collections.abc import Mapping
 from typing import Any
 
-import jsonschema
 from airflow.sdk import Param
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 MOST_CHARACTERS = 2_000
 # Text that is not blank.
-TEXT = {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS, "pattern": r"\S"}
-OPTIONAL_TEXT = {"type": "string", "maxLength": MOST_CHARACTERS}
+TEXT: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS, "pattern": r"\S"}
+OPTIONAL_TEXT: dict[str, Any] = {"type": "string", "maxLength": MOST_CHARACTERS}
 MOST_SHOWN = 80
 
 
@@ -21,9 +20,12 @@ def checked(form: Mapping[str, Any], params: Mapping[str, Param]) -> dict[str, A
     """The form, with the default of each value that is missing. Raises AirflowFailException for a wrong value."""
     values = {name: form.get(name, param.value if param.has_value else None) for name, param in params.items()}
     for name, param in params.items():
-        for error in jsonschema.Draft202012Validator(param.schema).iter_errors(values[name]):
-            shown, problem = _shortened(repr(values[name])), _shortened(error.message)
-            raise AirflowFailException(f"{name} is {shown}: {problem}; correct it, and trigger a new run")
+        try:
+            # A copy: the parameter would take over the value.
+            Param(values[name], **param.schema).resolve()
+        except ParamValidationError as error:
+            shown, problem = _shortened(repr(values[name])), _shortened(str(error).splitlines()[0])
+            raise AirflowFailException(f"{name} is {shown}: {problem}; correct it, and trigger a new run") from error
     return {**form, **values}
 
 
