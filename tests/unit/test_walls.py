@@ -25,6 +25,7 @@ DECLARATIONS = (
     "include.settings",
     "include.errors",
     "include.logs",
+    "include.access",
     "include.no_redirect",
     "include.personal",
     "include.progress",
