@@ -71,6 +71,8 @@ def test_a_tab_knows_what_a_run_names_for_whoever_may_see_the_run(waiting_rewind
     assert known["viewer"].form("rewind", RUN)["table"] == "silver.tracker_readings"
     assert known[None].form("rewind", RUN) == {}
     assert known["viewer"].form("maintain", "scheduled__2026-11-01__silver.orders") == {"table": "silver.orders"}
+    # The next test has an auth manager with its own database.
+    purge_cached_app()
 
 
 def test_a_question_is_not_listed_while_the_process_that_asks_it_still_ends(waiting_rewind, monkeypatch):
@@ -78,7 +80,8 @@ def test_a_question_is_not_listed_while_the_process_that_asks_it_still_ends(wait
     assert waiting("grace", "GET", "PUT") == []
 
 
-def test_airflow_takes_the_answer_where_the_page_sends_it_and_the_job_reads_the_reason(waiting_rewind):
+def test_airflow_takes_the_answer_where_the_page_sends_it_and_the_job_reads_the_reason(waiting_rewind, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "grace:admin")
     with TestClient(create_app("core")) as client:
         user = SimpleAuthManagerUser(username="grace", role="admin")
         client.headers["Authorization"] = f"Bearer {get_auth_manager().generate_jwt(user)}"
