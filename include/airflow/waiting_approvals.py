@@ -14,7 +14,7 @@ from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import Select, exists, select
 
-from include.airflow.approvals import needs_four_eyes
+from include.airflow.approvals import lacks_role, needs_four_eyes
 from include.console.viewer import Approval
 
 # Of all DAGs of Sluice.
@@ -29,7 +29,11 @@ def waiting(user: str, may: Callable[[ResourceMethod, str], bool]) -> list[Appro
     with create_session() as session:
         rows = session.execute(_query()).all()
     four_eyes = bool(rows) and needs_four_eyes()
-    return [_approval(row, user, may("PUT", row.dag_id), four_eyes) for row in rows if may("GET", row.dag_id)]
+    # An answer without the role counts as a rejection.
+    has_role = bool(rows) and lacks_role(user) is None
+    return [
+        _approval(row, user, has_role and may("PUT", row.dag_id), four_eyes) for row in rows if may("GET", row.dag_id)
+    ]
 
 
 def _query() -> Select[Any]:

@@ -50,6 +50,8 @@ def waiting(user: str, *rights: str) -> list:
 
 def test_a_rewind_that_waits_is_listed_for_whoever_may_see_it(waiting_rewind, monkeypatch):
     monkeypatch.setenv("SLUICE_FOUR_EYES", "on")
+    assert [found.may_answer for found in waiting("nobody", "GET", "PUT")] == [False]
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "grace:admin")
     [found] = waiting("grace", "GET", "PUT")
     assert (found.question, found.plan, found.subject, found.who) == (
         "back to noon?",
