@@ -122,6 +122,12 @@ def test_the_page_of_a_flow_draws_its_history_with_its_restarts(client, engine):
     assert "<title>restart</title>" in text
 
 
+def test_a_restart_of_a_flow_is_told_from_that_of_its_driver(client, engine):
+    flows(engine, {"flow": "silver.a", "driver": "main"})
+    text = client.get("/flow/silver.a").text
+    assert ">restart<" in text and ">restart driver<" in text
+
+
 def test_the_page_of_a_flow_ends_with_the_log_of_its_driver_and_no_other_file(client, engine, home):
     settings().logs.mkdir()
     (settings().logs / "driver-main.log").write_text(f"first\n{ATTACK}\n" + "later\n" * 100)
