@@ -5,15 +5,14 @@ A digest stands for a value. Equal values have equal digests in one platform, an
 
 import hmac
 import json
-import os
 import re
-import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from include import private_files
 from include.settings import settings
 from include.spec import Table, ddl
 from include.spec.origin import ORIGIN
@@ -21,7 +20,6 @@ from include.spec.origin import ORIGIN
 ERRORS = "_errors"
 HIDDEN = "***"
 DIGEST_CHARACTERS = 8
-KEY_BYTES = 32
 # What a sentence quotes, which is a value or the name of a column.
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 # What a value may be without quotes: an e-mail address, a long number, and the rest of a record.
@@ -103,18 +101,6 @@ def _without_values(text: str) -> str:
 def _key(file: Path) -> bytes | None:
     """Returns the key of digests, and writes one if there is none; None if that is impossible."""
     with suppress(OSError):
-        if not file.exists():
-            _create(file)
+        private_files.create_key(file)
         return file.read_bytes()
     return None
-
-
-def _create(file: Path) -> None:
-    new_file = file.with_name(f".{file.name}.{os.getpid()}")
-    descriptor = os.open(new_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(secrets.token_bytes(KEY_BYTES))
-    # Another process may be faster, and its key is then the one.
-    with suppress(FileExistsError):
-        os.link(new_file, file)
-    new_file.unlink()

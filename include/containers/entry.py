@@ -12,8 +12,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from include import private_files
 from include.containers import spark_pods
-from include.control.store import private_files
 from include.errors import report
 from include.local import environment
 from include.local.environment import USER, java_options, java_property

@@ -5,18 +5,16 @@ The key lies in the home, and not in the control database: who has the list alon
 
 import hashlib
 import hmac
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, select
 
-from include.control.store import database, private_files
+from include import private_files
+from include.control.store import database
 from include.control.store.schema import suppressions
 from include.errors import FlowBroken
 from include.settings import settings
-
-KEY_BYTES = 32
 
 
 def key_file() -> Path:
@@ -27,13 +25,7 @@ def create_key() -> None:
     """Create the key, unless there is one."""
     file = key_file()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if file.exists():
-        return
-    # Under another name first: a killed process must not leave half a key.
-    draft = file.with_name("key.new")
-    private_files.create(draft)
-    draft.write_bytes(secrets.token_bytes(KEY_BYTES))
-    draft.rename(file)
+    private_files.create_key(file)
 
 
 def key() -> bytes:
@@ -42,7 +34,7 @@ def key() -> bytes:
         found = key_file().read_bytes()
     except OSError:
         found = b""
-    if len(found) != KEY_BYTES:
+    if len(found) != private_files.KEY_BYTES:
         raise FlowBroken(
             f"{key_file()}: the key of the suppression list is missing, so nobody can tell the rows of erased subjects "
             f"from others: restore it from the backup",

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from sqlalchemy import Engine, select
 
+from include import private_files
 from include.catalog import Catalog
 from include.control import suppression
 from include.control.jobs import store
 from include.control.jobs.store import StoredJob
-from include.control.store import database, private_files
+from include.control.store import database
 from include.control.store.job_schema import jobs
 from include.erasure.needles import Needles
 from include.errors import UsageError

@@ -10,7 +10,7 @@ from typing import Any
 
 import javaproperties
 
-from include.control.store import private_files
+from include import private_files
 from include.errors import SetupError
 from include.kafka.cluster import Cluster
 from include.local import artifacts

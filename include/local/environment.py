@@ -12,7 +12,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable
 from pathlib import Path
 
-from include.control.store import private_files
+from include import private_files
 from include.local import artifacts, install, java, object_store
 from include.settings import LAKE, ROOT, Settings, catalog_variables, kafka_variables
 

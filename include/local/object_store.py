@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyarrow.fs import S3FileSystem
 
-from include.control.store import private_files
+from include import private_files
 from include.errors import SetupError, report
 from include.lake import locations
 from include.lake.paths import ObjectPath

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
 
+from include import private_files
 from include.control.ports import free_port, is_free
-from include.control.store import private_files
 from include.errors import SetupError
 from include.local.connect import HOST
 

@@ -28,6 +28,7 @@ DECLARATIONS = (
     "include.access",
     "include.no_redirect",
     "include.personal",
+    "include.private_files",
     "include.progress",
     "include.retention",
     "include.secret_variables",

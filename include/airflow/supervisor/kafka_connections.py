@@ -10,9 +10,8 @@ import javaproperties
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from include import logs
+from include import logs, private_files
 from include.catalog import Catalog
-from include.control.store import private_files
 from include.kafka.cluster import connection_file
 from include.settings import settings
 

@@ -22,7 +22,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
-from include.control.store import migrations, private_files
+from include import private_files
+from include.control.store import migrations
 from include.errors import Unreachable, UsageError
 
 # Much shorter than the TTL of a lease, so that a blocked writer has time for another try.

@@ -3,11 +3,14 @@
 import os
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from sqlalchemy import Engine
 
+from include import private_files
 from include.control.store import database
 from include.control.supervision import supervision, supervisor_presence
 from include.local import environment, java
@@ -71,3 +74,24 @@ def test_every_file_below_the_home_that_names_the_password_is_its_owners_alone(t
     for file in settings.home.rglob("*"):
         if file.is_file() and "a_password" in file.read_text():
             assert mode(file) == 0o600, file
+
+
+def keys_of_eight_at_once(file: Path) -> set[bytes]:
+    gate = Barrier(8)
+
+    def key(_: int) -> bytes:
+        gate.wait()
+        private_files.create_key(file)
+        return file.read_bytes()
+
+    with ThreadPoolExecutor(8) as pool:
+        return set(pool.map(key, range(8)))
+
+
+@pytest.mark.usefixtures("open_to_all")
+def test_all_who_create_a_key_at_once_have_the_same_one_and_nobody_else_may_read_it(tmp_path: Path):
+    for number in range(20):
+        file = tmp_path / str(number)
+        [key] = keys_of_eight_at_once(file)
+        assert len(key) == private_files.KEY_BYTES and mode(file) == 0o600
+    assert len(list(tmp_path.iterdir())) == 20

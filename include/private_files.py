@@ -1,8 +1,12 @@
 """Files with secrets, which only the user of the platform may read."""
 
 import os
+import secrets
+import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+KEY_BYTES = 32
 
 
 def create(file: Path) -> None:
@@ -18,3 +22,16 @@ def restrict(path: Path) -> None:
         mode = path.stat().st_mode
         if mode & 0o077:
             path.chmod(mode & 0o700)
+
+
+def create_key(file: Path) -> None:
+    """Create a file with 32 random bytes, unless it is there. Whoever does so at once has the same key."""
+    if file.exists():
+        return
+    # Under another name first: nobody may read half a key. This file, too, is for its owner alone.
+    descriptor, draft = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    with os.fdopen(descriptor, "wb") as content:
+        content.write(secrets.token_bytes(KEY_BYTES))
+    with suppress(FileExistsError):
+        os.link(draft, file)
+    Path(draft).unlink()
