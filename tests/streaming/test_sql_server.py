@@ -33,6 +33,9 @@ WRITES = (
 )
 
 
+TOKEN = "a token of no value"
+
+
 class Lake:
     """Tables of a home of their own, written without Spark."""
 
@@ -49,6 +52,7 @@ class Server:
         self.sql_port, self.connect_port = free_port(), free_port()
         ports = {"SLUICE_SQL_PORT": str(self.sql_port), "SLUICE_CONNECT_PORT": str(self.connect_port)}
         environment = {**os.environ, **ports, "SLUICE_HOME": str(home), "PYTHONPATH": str(ROOT)}
+        environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = TOKEN
         environment.pop("PYSPARK_SUBMIT_ARGS")
         self.log = home / "server.log"
         with self.log.open("w") as log:
@@ -92,7 +96,7 @@ def server(lake: Lake, tmp_path: Path) -> Iterator[Server]:
 def session(server: Server) -> Iterator[SparkSession]:
     """A session of Spark Connect. It ends before its server does: at its exit, Python would wait for the server."""
     wait_until(server.is_up, 120)
-    session = SparkSession.builder.remote(f"sc://127.0.0.1:{server.connect_port}").create()
+    session = SparkSession.builder.remote(f"sc://localhost:{server.connect_port}/;token={TOKEN}").create()
     yield session
     session.stop()
 
@@ -115,6 +119,10 @@ def test_other_programs_query_every_table_by_name_while_it_is_written_and_cannot
     assert server.beeline(f"SELECT n, more FROM {GOLD} WHERE n > 2").stdout.split()[-1] == "3,x"
     wait_until(lambda: is_named(TABLES[3]), 60)
     assert count(TABLES[3]) == 1
+
+    for parameters in ("", "/;token=another"):
+        with pytest.raises(Exception, match="UNAUTHENTICATED|Invalid token|No authentication"):
+            SparkSession.builder.remote(f"sc://localhost:{server.connect_port}{parameters}").create().range(1).count()
 
     for statement in WRITES:
         with pytest.raises(Exception, match="VIEW|view|only supports Delta"):
