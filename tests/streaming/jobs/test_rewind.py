@@ -232,7 +232,7 @@ def test_a_rewind_that_is_given_up_loses_and_doubles_nothing_and_the_same_again_
     [unfinished_rewind] = rewinds.unfinished(runner.engine, [gold.name])
     leftovers = giving_up.plan(runner.engine, runner.tables, f"rewind {unfinished_rewind.number}")
     giving_up.carry_out(
-        runner.engine, runner.tables, f"rewind {unfinished_rewind.number}", leftovers.lines, "a test", "no way"
+        runner.engine, runner.tables, f"rewind {unfinished_rewind.number}", leftovers.lines, "a test", None, "no way"
     )
     bring(62)
     run_once(silver)

@@ -166,5 +166,5 @@ def test_values_of_personal_columns_are_shown_only_to_a_person_who_says_why_for_
         ask(TABLE, "--show-personal")
     assert '"device_id": "d10"' in ask(TABLE, "--json", "--show-personal", "--reason", "a complaint")
     with database.reading(database.connect(settings().control_url)) as connection:
-        [line] = connection.execute(select(audits)).all()
-    assert (line.action, line.target, line.reason) == (personal_data.ACTION, TABLE, "a complaint")
+        [line] = connection.execute(select(audits).where(audits.c.action == personal_data.ACTION)).all()
+    assert (line.target, line.reason) == (TABLE, "a complaint")

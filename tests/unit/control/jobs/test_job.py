@@ -171,7 +171,7 @@ def test_a_job_of_a_new_kind_is_listed_and_can_be_given_up(engine, process, job,
     with pytest.raises(UsageError, match="'forgetful' is not one of 'window', .*'refresh', 'replay', 'forgetting'"):
         cli.show_jobs(kind="forgetful")
     leftovers = giving_up.plan(engine, None, str(job))
-    giving_up.carry_out(engine, None, str(job), leftovers.lines, "bob", "no way")
+    giving_up.carry_out(engine, None, str(job), leftovers.lines, "bob", None, "no way")
     assert (stored(engine).state, stored(engine).stopped) == ("given up", {})
     assert orders.read(engine, DRIVER, [FLOW]).of[FLOW].state == "running"
     with pytest.raises(UsageError, match=f"{job} is given up: nothing is to be given up"):
@@ -198,7 +198,7 @@ def test_a_retry_of_a_run_does_not_begin_what_was_given_up_and_a_command_by_hand
     numbers = {who: store.begin(engine, JobKind.REPLAY, TABLE, who).number for who in ("a run", store.BY_HAND)}
     for number in numbers.values():
         remains = giving_up.plan(engine, None, f"replay {number}")
-        giving_up.carry_out(engine, None, f"replay {number}", remains.lines, "bob", "no way")
+        giving_up.carry_out(engine, None, f"replay {number}", remains.lines, "bob", None, "no way")
     with pytest.raises(UsageError, match=f"{TABLE}: replay 1 of run 'a run' was given up: trigger another run"):
         store.begin(engine, JobKind.REPLAY, TABLE, "a run")
     assert store.begin(engine, JobKind.REPLAY, TABLE, store.BY_HAND).number == 3
