@@ -1,6 +1,7 @@
-"""The values of a form, checked once more where they are used.
+"""The values of a form, checked where they are used.
 
-Airflow checks them when a run is triggered, by the same schema. A run of before an upgrade was checked by an older one.
+Airflow checks them by the same schema, when a run is triggered and when a task starts. Whoever calls the functions of a
+DAG without Airflow gets the same sentences.
 """
 
 from collections.abc import Mapping
