@@ -13,7 +13,7 @@ from include.orchestration import days
 
 # Airflow's DAG processor forks a process for each DAG file twice a minute, and the process inherits these imports.
 if "dag-processor" in sys.argv:
-    for module in ("assets", "controls", "job_dag", "jobs", "maintenance", "supervisor.reconcile", "tasks"):
+    for module in ("assets", "controls", "erasure", "job_dag", "jobs", "maintenance", "supervisor.reconcile", "tasks"):
         importlib.import_module(f"include.airflow.{module}")
 
 
