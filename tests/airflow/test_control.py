@@ -237,6 +237,8 @@ def test_the_diagnosis_names_the_pause_where_all_else_is_well(running: RunningAi
 def test_an_alarm_is_acknowledged_for_the_hours_that_the_form_names():
     engine = database.connect(settings().control_url)
     with database.transaction(engine) as connection:
+        # Another test may have left one.
+        incidents.end(connection, BRONZE)
         incidents.begin(connection, BRONZE, "STUCK", "why")
     command = controls.command(form(flow=BRONZE, action="acknowledge", hours=2), "ada")
     [message] = controls.run_command(engine, command, None, None)

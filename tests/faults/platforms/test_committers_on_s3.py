@@ -118,11 +118,11 @@ def lost_commits(bucket: Bucket, table: str, *committers: Committer) -> list[tup
 
 
 def hold_first_commit(proxy: StoreProxy) -> tuple[threading.Event, threading.Event]:
-    """Make the first PUT of version 1 wait. Returns two events: it has arrived, and it may go on."""
+    """Make each PUT of version 1 wait, also when sent again. Returns two events: it has arrived, and it may go on."""
     arrived, may_go_on = threading.Event(), threading.Event()
 
     def hold(request: Request) -> None:
-        if request.puts(FIRST_COMMIT) and not arrived.is_set():
+        if request.puts(FIRST_COMMIT):
             arrived.set()
             may_go_on.wait(120)
 
