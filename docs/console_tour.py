@@ -30,7 +30,7 @@ from include.settings import ROOT, settings
 
 IMAGES = ROOT / "docs" / "images"
 SIZES = {"console": (1280, 800), "console-small": (390, 844)}
-PLACES = ("", "incidents", "graph", "tables", "jobs", "audit")
+PLACES = ("", "incidents", "graph", "tables", "jobs", "cost", "audit")
 DRIVER, REWOUND = "main", "gold.daily_balance"
 REASON = "a walk through the console"
 # A run of the supervisor notices the death within a minute, and a driver takes its time to start.

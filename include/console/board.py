@@ -14,7 +14,8 @@ FILTERS = ("state", "layer", "driver")
 class FlowLine:
     """What the board says about a flow, in words; pieces of the line of its lag. action: what to press, if anything.
 
-    taken: who has taken its trouble on. needs_person: nobody has, and it does not pass by itself.
+    has_alarm: whether it has a runbook. taken: who has taken its trouble on. needs_person: nobody has, and it does not
+    pass by itself.
     """
 
     flow: str
@@ -22,6 +23,7 @@ class FlowLine:
     reason: str = ""
     next_step: str = ""
     action: str = ""
+    has_alarm: bool = False
     taken: str = ""
     needs_person: bool = False
     behind: str = words.UNKNOWN

@@ -4,35 +4,32 @@ from collections.abc import Mapping, Sequence
 
 from include.console import charts, words
 from include.console.board import FlowLine
-from include.control.flows.alarms import action_for
 from include.control.flows.decide import UNHEALTHY, State
 from include.monitoring.snapshot import FlowSnapshot, Sample, Snapshot
 
 HISTORY_SECONDS = 3600
-# States in which a restart helps, or may.
-RESTARTABLE = {State.STUCK, State.BACKING_OFF, State.BROKEN}
+# The rates and the phase of its last minute say nothing of what a flow does in these.
+ENDED = {State.BACKING_OFF, State.BROKEN, State.STOPPED}
 
 
-def lines(
-    snapshot: Snapshot, histories: Mapping[str, Sequence[Sample]], errors: Mapping[str, str], urgent: frozenset[str]
-) -> list[FlowLine]:
-    """errors: by flow with an open alarm, its error class. urgent: the flows that need a person."""
-    return [
-        _line(flow, snapshot.at, histories.get(flow.flow, ()), errors.get(flow.flow, ""), flow.flow in urgent)
-        for flow in snapshot.flows
-    ]
+def lines(snapshot: Snapshot, histories: Mapping[str, Sequence[Sample]], urgent: frozenset[str]) -> list[FlowLine]:
+    """urgent: the flows that need a person."""
+    return [_line(flow, snapshot.at, histories.get(flow.flow, ()), flow.flow in urgent) for flow in snapshot.flows]
 
 
-def _line(flow: FlowSnapshot, at: float, history: Sequence[Sample], error: str, is_urgent: bool) -> FlowLine:
+def _line(flow: FlowSnapshot, at: float, history: Sequence[Sample], is_urgent: bool) -> FlowLine:
     is_unhealthy = flow.state in UNHEALTHY
     points = [(sample.at, sample.lag_seconds) for sample in history]
-    rates = (flow.rows_in_per_second, flow.rows_out_per_second)
+    has_ended = flow.state in ENDED
+    rates = (None, None) if has_ended else (flow.rows_in_per_second, flow.rows_out_per_second)
+    phase = "" if has_ended else flow.phase
     return FlowLine(
         flow.flow,
         flow.state,
         flow.reason,
         flow.next_step,
-        action=_action(flow, error),
+        action=flow.action,
+        has_alarm=bool(flow.alarm),
         taken=flow.acknowledged,
         needs_person=is_urgent or (is_unhealthy and not flow.acknowledged and not flow.alarm),
         behind=_behind(flow),
@@ -40,7 +37,7 @@ def _line(flow: FlowSnapshot, at: float, history: Sequence[Sample], error: str, 
         spark_words=f"age of what is unread in the last hour, now {words.span(flow.lag_seconds)}",
         fresh=flow.freshness_words,
         rates="" if rates == (None, None) else ", ".join(map(words.count, rates)),
-        phase=f"{flow.phase}, {words.span(at - flow.phase_at)}" if flow.phase and flow.phase_at else flow.phase,
+        phase=f"{phase}, {words.span(at - flow.phase_at)}" if phase and flow.phase_at else phase,
         restarts=words.count(flow.restarts) if flow.restarts is not None else "",
         driver=flow.driver,
         host=flow.host,
@@ -49,18 +46,10 @@ def _line(flow: FlowSnapshot, at: float, history: Sequence[Sample], error: str, 
     )
 
 
-def _action(flow: FlowSnapshot, error: str) -> str:
-    if flow.is_view:
-        return ""
-    if flow.state in RESTARTABLE:
-        return action_for(error)
-    return "start" if flow.state == State.STOPPED else ""
-
-
 def _behind(flow: FlowSnapshot) -> str:
     """Rows where they are known, else the measure of the source, and the age of the oldest."""
     if flow.unknown:
-        return flow.lag_words or words.UNKNOWN
+        return "unknown"
     if not (flow.behind or flow.rows or flow.lag_seconds):
         return "0"
     rows = flow.rows if flow.rows is not None else flow.behind if flow.unit == "records" else None

@@ -8,20 +8,14 @@ from include.console import charts, driver_log, query_report
 from include.console.charts import Chart, Mark
 from include.console.pages import Query
 from include.console.readings import Readings
-from include.control.flows.decide import State
 from include.control.jobs.store import StoredJob
 from include.control.store.job_id import JobKind
 from include.errors import UsageError
-from include.monitoring.snapshot import PHASES, Sample
+from include.monitoring.snapshot import PHASES, FlowSnapshot, Sample
 from include.project.declaration import suggest
 
-# The actions without an approval, and what each does.
-ACTIONS = {
-    "restart": "The flow ends after its current batch and starts again, with the table file as it is then.",
-    "stop": "The flow ends after its current batch, and stays stopped until somebody starts it.",
-    "start": "The flow runs again.",
-    "drain": "The flow reads what its source holds now, and then stops.",
-}
+# What one may always ask of a flow that is not stopped.
+OF_RUNNING = ("restart", "stop", "drain")
 SPANS = {"1h": 3600, "24h": 86_400, "7d": 7 * 86_400}
 COMMITS = 50
 
@@ -37,13 +31,12 @@ def flow(readings: Readings, query: Query, name: str) -> dict[str, Any]:
     jobs = readings.jobs(None, stored.table)
     details = readings.details(stored.table)
     commits = [version for version in details.versions if version.get("flow") == name] if details else []
-    actions = [] if line.is_view else list(ACTIONS.items())
     return {
         **look.times,
         "here": None,
         "line": line,
         "stored": stored,
-        "actions": [pair for pair in actions if (pair[0] == "start") is (line.state == State.STOPPED)],
+        "actions": _actions(stored),
         "span": span,
         "spans": SPANS,
         "charts": history_charts(readings.history(name, SPANS[span]), jobs, look.at or 0.0, SPANS[span]),
@@ -53,6 +46,13 @@ def flow(readings: Readings, query: Query, name: str) -> dict[str, Any]:
         "jobs": jobs[:20],
         "log_lines": driver_log.last_lines(line.driver) if line.driver else "",
     }
+
+
+def _actions(stored: FlowSnapshot) -> list[str]:
+    """What its page offers to press, first what helps now."""
+    is_steady = stored.is_view or stored.wanted == "stopped"
+    of_alarm = "acknowledge" if stored.alarm and not stored.acknowledged else ""
+    return list(dict.fromkeys(filter(None, (stored.action, *(() if is_steady else OF_RUNNING), of_alarm))))
 
 
 def history_charts(samples: Sequence[Sample], jobs: Sequence[StoredJob], at: float, seconds: float) -> list[Chart]:

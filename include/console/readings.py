@@ -25,10 +25,13 @@ NEWEST = 100
 
 @dataclass(frozen=True)
 class IncidentLine:
-    """One incident as a page shows it. ended_at: None while it lasts. command: what helps, or shows more."""
+    """One incident as a page shows it. cause: what it shares with others, as `Incident.cause`. ended_at: None while it
+    lasts. command: what helps, or shows more.
+    """
 
     number: int
     subject: str
+    cause: str
     state: str
     reason: str
     began_at: float
@@ -88,11 +91,7 @@ class Readings:
         histories = snapshot.histories(self._engine(), flows, flow_lines.HISTORY_SECONDS)
         troubles = list(newest.troubles)
         urgent = frozenset(flow for trouble in troubles if trouble.needs_person for flow in trouble.flows)
-        with database.reading(self._engine()) as connection:
-            is_open = incident_rows.c.ended_at.is_(None)
-            open_rows = connection.execute(select(incident_rows.c.target, incident_rows.c.error).where(is_open))
-            errors = {row.target: row.error for row in open_rows}
-        return Look(newest.at, False, newest, troubles, flow_lines.lines(newest, histories, errors, urgent))
+        return Look(newest.at, False, newest, troubles, flow_lines.lines(newest, histories, urgent))
 
     def history(self, flow: str, since_seconds: float) -> list[Sample]:
         """The samples of a flow, oldest first. Raises Unreachable."""
@@ -135,6 +134,7 @@ def _line(row: Row[Any], acknowledged: dict[str, Acknowledgement]) -> IncidentLi
     return IncidentLine(
         row.number,
         subject,
+        row.cause or row.target,
         row.state,
         row.reason,
         row.began_at,

@@ -7,6 +7,18 @@ from include.console import states
 from include.text_columns import duration
 
 UNKNOWN = "?"
+# What a button does to its flow.
+EFFECTS = {
+    "restart": "The flow ends after its current batch and starts again, with the table file as it is then.",
+    "stop": "The flow ends after its current batch, and stays stopped until somebody starts it.",
+    "start": "The flow runs again.",
+    "drain": "The flow reads what its source holds now, and then stops.",
+    "acknowledge": "No message and no red task of it for 24 hours, unless it changes.",
+    "reset checkpoint": "The flow gets a new checkpoint, and goes on where its table ends. What the table holds stays. "
+    "Another person has to approve it.",
+    "accept data loss": "The flow goes on after the records that are gone, and `verify` counts them from then on. "
+    "Another person has to approve it.",
+}
 THOUSANDS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -46,7 +58,12 @@ def in_url(name: str) -> str:
     return quote(name, safe="")
 
 
+def effect(action: str) -> str:
+    return EFFECTS[action]
+
+
 FILTERS = {
+    "effect": effect,
     "count": count,
     "size": size,
     "span": span,

@@ -164,7 +164,8 @@ def _verdict(flow: str, observed: Observed) -> dict[str, Any]:
     """Returns what the supervisor has decided about the flow, and its alarm."""
     found: dict[str, Any] = {"alarm": "", "alarm_at": None, "command": "", "acknowledged": ""}
     if decision := observed.decisions.get(flow):
-        found |= {"state": decision.state, "reason": decision.reason, "next_step": decision.next_step}
+        found |= {"state": decision.state, "reason": decision.reason}
+        found |= {"next_step": decision.next_step, "action": decision.action}
     if alarm := observed.alarms.get(flow):
         taken = observed.acknowledged.get(flow)
         command = alarms.command(alarm.state, flow, alarm.number, alarm.error)

@@ -28,8 +28,9 @@ PHASES = (
 class FlowSnapshot:
     """A flow, or what reads one source of a view. Times are seconds since 1970; None and empty: not known, or none.
 
-    wanted, state, reason: as in `FlowStatus`. next_step: in words. command: to paste into a shell, while an alarm is
-    open. alarm: its kind, open since alarm_at, taken on by acknowledged, in words. host: where its driver runs.
+    wanted, state, reason: as in `FlowStatus`. next_step: in words. action: on the flow, that helps; empty: none does.
+    command: to paste into a shell, while an alarm is open. alarm: its kind, open since alarm_at, taken on by
+    acknowledged, in words. host: where its driver runs.
 
     unit, behind: the lag in the measure of the source, lag_words in words. rows, files, bytes, versions, offsets,
     lag_seconds, is_more: as in `Lag`. unknown: why the lag is unknown. loss_in_seconds: until Kafka deletes what is
@@ -59,6 +60,7 @@ class FlowSnapshot:
     state: str | None = None
     reason: str = ""
     next_step: str = ""
+    action: str = ""
     command: str = ""
     alarm: str = ""
     alarm_at: float | None = None

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from include.spec import table_of
 
-RESTART = "restart"
+RESTART, START = "restart", "start"
 # The action on a flow for an error of this class, where a correction and a restart do not help.
 ACTIONS = {
     "CHECKPOINT_LOST": "reset checkpoint",

@@ -46,6 +46,7 @@ class State(StrEnum):
 # The flow runs; only its outcome is wrong.
 RUNNING_BUT_UNHEALTHY = frozenset({State.LAGGING, State.REJECTING, State.NOT_FRESH})
 RUNNING = frozenset({State.HEALTHY, State.WAITING, *RUNNING_BUT_UNHEALTHY})
+DOWN = frozenset({State.STUCK, State.BACKING_OFF, State.BROKEN})
 UNHEALTHY = frozenset(state for state in State if state.name in AlarmKind.__members__)
 
 
@@ -53,7 +54,7 @@ UNHEALTHY = frozenset(state for state in State if state.name in AlarmKind.__memb
 class Decision:
     """reason and next_step: in words, for the on-call engineer. start: start the flow now. kill: kill its driver now.
     error: the error class of a BROKEN flow. cause: what is to blame and has hit other flows too, such as `driver main`;
-    empty: the trouble is the flow's own.
+    empty: the trouble is the flow's own. may_start: whether a person may start the flow, which is stopped.
     """
 
     state: State
@@ -63,10 +64,18 @@ class Decision:
     kill: bool = False
     error: str = ""
     cause: str = ""
+    may_start: bool = False
 
     @property
     def is_unhealthy(self) -> bool:
         return self.state in UNHEALTHY
+
+    @property
+    def action(self) -> str:
+        """The action on the flow that helps; empty: none does."""
+        if self.may_start:
+            return alarms.START
+        return alarms.action_for(self.error) if self.state in DOWN else ""
 
 
 def decide(flow: ObservedFlow) -> Decision:
@@ -113,12 +122,18 @@ def _stopped(flow: ObservedFlow) -> Decision:
         return Decision(State.STUCK, reason, STUCK_REMEDY)
     activity = "stops after its batch" if flow.is_held and not flow.job else "stopped"
     reason = f"{activity}: {flow.wanted_why or 'nobody wants it to run'}"
-    if flow.expires:
-        return Decision(State.LAGGING, f"{reason}. {flow.expires}", "action catch up, or action start")
-    if flow.not_fresh:
+    if flow.job:
+        next_step = f"none, {flow.job} starts it again"
+    elif flow.expires or flow.not_fresh:
         next_step = "action catch up, or action start"
-        return Decision(State.NOT_FRESH, f"{reason}. {flow.not_fresh}", next_step, cause=flow.late_by)
-    return Decision(State.STOPPED, reason, "action start")
+    else:
+        next_step = "action start"
+    stopped = Decision(State.STOPPED, reason, next_step, may_start=not flow.job)
+    if flow.expires:
+        return replace(stopped, state=State.LAGGING, reason=f"{reason}. {flow.expires}")
+    if flow.not_fresh:
+        return replace(stopped, state=State.NOT_FRESH, reason=f"{reason}. {flow.not_fresh}", cause=flow.late_by)
+    return stopped
 
 
 def _silent_seconds(flow: ObservedFlow) -> float:

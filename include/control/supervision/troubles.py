@@ -30,9 +30,11 @@ class Trouble:
     """All open incidents of one cause, in words for people and values for programs. Times are seconds since 1970.
 
     kind: the worst `AlarmKind` among them. cause: identifies the trouble. subject: a driver, a flow, a table, a job, or
-    a part of the platform. reason: why, in words. other_reasons: by target, where they differ.
-    command: to paste into a shell. runbook: a page of the repository. flows: that it affects. driver: of these, if it
-    is one. log: where that writes, in words. next_start_at: when it is started again by itself; None: by nobody.
+    a part of the platform. reason: why, in words. other_reasons: by target, where they differ. action: on each of its
+    flows, that helps; empty: none does. command: to paste into a shell. runbook: a page of the repository. flows: that
+    it affects. driver: of these, if it is one. log: where that writes, in words. next_start_at: when it is started
+    again by itself; None: by nobody.
+
     acknowledged_by, acknowledged_until, acknowledged_reason: of the person who has taken it on, if anybody has.
     needs_person: nobody has taken it on, and it does not pass by itself. is_recovering: its flows run again, and have
     yet to show that it lasts. incidents: their numbers; empty before the supervisor has seen it.
@@ -57,6 +59,7 @@ class Trouble:
     needs_person: bool = True
     is_recovering: bool = False
     incidents: tuple[int, ...] = ()
+    action: str = ""
 
     @property
     def title(self) -> str:
@@ -162,6 +165,7 @@ def _trouble(group: list[Incident], context: _Context) -> Trouble:
         needs_person=not (taken or is_recovering or heals),
         is_recovering=is_recovering,
         incidents=tuple(incident.number for incident in group if incident.number),
+        action=worst_now.action if worst_now else "",
     )
 
 

@@ -62,13 +62,59 @@ def test_the_board_begins_with_how_many_flows_need_a_person_and_lists_the_worst_
     assert second.startswith("silver.good")
 
 
-def test_a_broken_flow_offers_the_action_that_its_error_needs(client, engine):
-    with database.transaction(engine) as connection:
-        incidents.begin(connection, "bronze.a", "BROKEN", "records are gone", "KAFKA_DATA_LOSS")
-    flows(engine, {"flow": "bronze.a", "state": "BROKEN"}, {"flow": "bronze.b", "state": "STUCK"})
-    by_flow = {row.partition('"')[0]: row for row in rows(client.get("/").text)}
-    assert 'data-action="accept data loss"' in by_flow["bronze.a"]
-    assert 'data-action="restart"' in by_flow["bronze.b"]
+def actions(text: str) -> list[str]:
+    """What the buttons of a page do, in their order."""
+    return re.findall(r'data-action="([^"]*)"', text)
+
+
+def test_board_flow_and_incident_offer_the_same_action(client, engine):
+    at = console.now(engine)
+    broken = {"state": "BROKEN", "action": "reset checkpoint", "alarm": "BROKEN"}
+    trouble = Trouble(
+        *("BROKEN", "silver.a", "silver.a", at, "a file is gone", "x", "x", RUNBOOK),
+        flows=("silver.a",),
+        action="reset checkpoint",
+    )
+    console.store(engine, Snapshot(at, flows=(console.flow("silver.a", 0, at, **broken),), troubles=(trouble,)))
+    assert actions(client.get("/").text) == ["reset checkpoint"]
+    assert actions(client.get("/incidents").text) == ["reset checkpoint", "acknowledge"]
+    assert actions(client.get("/flow/silver.a").text)[:2] == ["reset checkpoint", "restart"]
+    assert 'href="incidents?subject=silver.a">runbook' in client.get("/").text
+
+
+def test_a_stopped_flow_offers_only_what_its_decision_allows(client, engine):
+    held, stopped = {"flow": "silver.a"}, {"flow": "silver.b", "action": "start"}
+    flows(engine, *({**flow, "state": "STOPPED", "wanted": "stopped", "driver": ""} for flow in (held, stopped)))
+    assert actions(client.get("/flow/silver.a").text) == []
+    assert actions(client.get("/flow/silver.b").text) == ["start"]
+    assert actions(client.get("/").text) == ["start"]
+
+
+def test_a_flow_that_has_ended_shows_no_rates_and_no_phase(client, engine):
+    now = {"phase": "writes a batch", "rows_in_per_second": 123.0, "rows_out_per_second": 123.0}
+    flows(engine, {"flow": "silver.a", "state": "BROKEN", **now}, {"flow": "silver.b", "state": "HEALTHY", **now})
+    broken, healthy = rows(client.get("/").text)
+    assert "writes a batch" in healthy and "123, 123" in healthy
+    assert "writes a batch" not in broken and "123" not in broken
+
+
+def test_the_board_leaves_to_the_page_of_the_flow_why_its_lag_is_unknown(client, engine):
+    flows(engine, {"flow": "silver.a", "unknown": "its log has a hole", "lag_words": "unknown: its log has a hole"})
+    assert "its log has a hole" not in client.get("/").text
+    assert "its log has a hole" in client.get("/flow/silver.a").text
+
+
+def test_the_incidents_of_one_dead_driver_are_one_line_once_they_are_over(client, engine):
+    subjects = [f"silver.of_driver_{number}" for number in range(3)]
+    for round_ in range(2):
+        with database.transaction(engine) as connection:
+            for subject in subjects:
+                incidents.begin(connection, subject, "BACKING OFF", f"it died, {round_}", cause="driver of_over")
+            for subject in subjects:
+                incidents.end(connection, subject)
+    text = client.get("/incidents").text
+    assert text.count("driver of_over (3 flows)") == 2
+    assert not any(subject in text for subject in subjects)
 
 
 def test_whoever_may_not_trigger_sees_no_button_on_any_page(engine):

@@ -106,7 +106,7 @@ CASES = {
     ),
     "stopped, and its table promises otherwise": (
         ObservedFlow(wanted="stopped", wanted_why="moving", not_fresh=OLD),
-        Decision(State.NOT_FRESH, f"stopped: moving. {OLD}", "action catch up, or action start"),
+        Decision(State.NOT_FRESH, f"stopped: moving. {OLD}", "action catch up, or action start", may_start=True),
     ),
     "no progress is worse than too little": (
         held_flow(sign_seconds_ago=200.0, backlog=BEHIND),
@@ -255,23 +255,23 @@ CASES = {
     ),
     "stopped while its records run out": (
         ObservedFlow(wanted="stopped", wanted_why="moving", expires=EXPIRES),
-        Decision(State.LAGGING, f"stopped: moving. {EXPIRES}", "action catch up, or action start"),
+        Decision(State.LAGGING, f"stopped: moving. {EXPIRES}", "action catch up, or action start", may_start=True),
     ),
     "nobody wants it": (
         ObservedFlow(wanted="stopped", wanted_why="moving to Berlin"),
-        Decision(State.STOPPED, "stopped: moving to Berlin", "action start"),
+        Decision(State.STOPPED, "stopped: moving to Berlin", "action start", may_start=True),
     ),
     "nobody wants it, nobody said why": (
         ObservedFlow(wanted="stopped"),
-        Decision(State.STOPPED, "stopped: nobody wants it to run", "action start"),
+        Decision(State.STOPPED, "stopped: nobody wants it to run", "action start", may_start=True),
     ),
     "nobody wants what still runs": (
         held_flow(wanted="stopped", wanted_why="moving"),
-        Decision(State.STOPPED, "stops after its batch: moving", "action start"),
+        Decision(State.STOPPED, "stops after its batch: moving", "action start", may_start=True),
     ),
     "nobody wants what is broken": (
         ended_flow(5.0, wanted="stopped", wanted_why="moving", failure=INCURABLE),
-        Decision(State.STOPPED, "stopped: moving", "action start"),
+        Decision(State.STOPPED, "stopped: moving", "action start", may_start=True),
     ),
     "nobody wants what still runs, without progress": (
         held_flow(wanted="stopped", wanted_why="moving", sign_seconds_ago=200.0),
@@ -298,7 +298,7 @@ CASES = {
     ),
     "nobody wants it, and its driver is ended by force for the others": (
         restarting_flow(FORCE_SECONDS + 1.0, wanted="stopped"),
-        Decision(State.STOPPED, "stopped: nobody wants it to run", "action start", kill=True),
+        Decision(State.STOPPED, "stopped: nobody wants it to run", "action start", may_start=True, kill=True),
     ),
     "its driver has ended and is to come again": (
         ObservedFlow(restart_seconds_ago=20.0),
@@ -346,6 +346,12 @@ def test_a_flow_whose_lease_a_job_holds_is_stopped_and_not_stuck():
     flow = ObservedFlow(wanted="stopped", is_held=True, sign_seconds_ago=9000.0, intended_seconds_ago=9999.0)
     assert decide(flow).state is State.STUCK
     assert decide(replace(flow, job="rewind 3")).state is State.STOPPED
+
+
+def test_a_person_may_start_a_stopped_flow_unless_a_job_holds_it():
+    flow = ObservedFlow(wanted="stopped", not_fresh=OLD)
+    assert (decide(flow).action, decide(replace(flow, job="rewind 3")).action) == ("start", "")
+    assert decide(replace(flow, job="rewind 3")).next_step == "none, rewind 3 starts it again"
 
 
 def test_each_state_has_a_case():
