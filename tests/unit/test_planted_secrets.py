@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -76,12 +77,14 @@ def test_a_secret_in_each_kind_of_place_is_found(planted: Planted, home, tmp_pat
 
 
 def test_a_secret_on_a_command_line_and_in_an_environment_is_found():
-    with process("--password", "plantedword1") as pid:
-        assert len(processes_with(["plantedword1"])) == 1
-        assert environments_with(["plantedword1"], [pid]) == []
-    with process(HIDDEN_VALUE="plantedword2") as pid:
-        assert environments_with(["plantedword2"], [pid]) == [f"{pid}: HIDDEN_VALUE"]
-        assert processes_with(["plantedword2"]) == []
+    # No other process of this machine has these words.
+    argument, value = uuid4().hex, uuid4().hex
+    with process("--password", argument) as pid:
+        assert len(processes_with([argument])) == 1
+        assert environments_with([argument], [pid]) == []
+    with process(HIDDEN_VALUE=value) as pid:
+        assert environments_with([value], [pid]) == [f"{pid}: HIDDEN_VALUE"]
+        assert processes_with([value]) == []
 
 
 # Environments of programs.

@@ -79,7 +79,7 @@ class StoreProxy:
             self._serve()
 
     def _serve(self) -> None:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def _close(self) -> None:
         self._server.shutdown()

@@ -71,7 +71,7 @@ def api() -> Iterator[Api]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     api.master = f"k8s://http://127.0.0.1:{server.server_address[1]}"
     yield api
     server.shutdown()

@@ -52,7 +52,7 @@ class Master:
 @pytest.fixture
 def master() -> Iterator[Master]:
     instance = Master()
-    thread = threading.Thread(target=instance.server.serve_forever)
+    thread = threading.Thread(target=instance.server.serve_forever, args=(0.01,))
     thread.start()
     yield instance
     instance.server.shutdown()
