@@ -53,9 +53,12 @@ def test_there_are_at_least_25_kinds_and_each_has_a_value_of_its_own(planted: Pl
 
 @contextmanager
 def process(*arguments: str, **variables: str) -> Iterator[int]:
-    command = [sys.executable, "-c", "import sys; sys.stdin.read()", *arguments]
-    started = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, **variables})
+    command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    started = subprocess.Popen(command, **pipes, env={**os.environ, **variables})
     try:
+        # Linux shows the command line of a process a moment after it began.
+        started.stdout.readline()
         yield started.pid
     finally:
         started.communicate()
