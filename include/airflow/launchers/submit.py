@@ -28,7 +28,7 @@ JOB = ROOT / "jobs" / "stream.py"
 HANDED_ON = tuple(
     f"SLUICE_{name}"
     for name in (
-        *("LEASE_SECONDS", "EXAMPLES", "FAST_PATH", "PLATFORM", "EXECUTORS"),
+        *("LEASE_SECONDS", "EXAMPLES", "FAST_PATH", "PLATFORM", "EXECUTORS", "LOG_FORMAT"),
         *("SCHEMA_REGISTRY", "SCHEMA_REGISTRY_CREDENTIALS"),
     )
 )
