@@ -61,7 +61,7 @@ CAPABILITIES = (
     Capability(Place.RUN, ("erase", "full_refresh", "rewind"), Role.OPERATOR, BY_AIRFLOW, needs_approval=True),
     Capability(
         Place.ACTION,
-        ("restart", "stop", "start", "drain", "catch up", "acknowledge", "keep old rows"),
+        ("restart", "stop", "start", "drain", "catch up", "acknowledge", "keep old rows", "move"),
         Role.OPERATOR,
         BY_AIRFLOW,
     ),

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -40,6 +40,7 @@ class Catalog:
     unusable: for each table that reads a table without a definition, the name of that table.
     drafts: for each table whose file is a draft, a sentence. Its last good definition, if any, is used.
     files: the versions of the table files from which the catalog was built.
+    placements: by flow, the driver that runs it instead of the declared one; see include.control.flows.placements.
     """
 
     tables: dict[str, Table]
@@ -48,6 +49,7 @@ class Catalog:
     unusable: dict[str, str] = field(default_factory=dict)
     drafts: dict[str, str] = field(default_factory=dict)
     files: frozenset[tuple[str, int]] = frozenset()
+    placements: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def warnings(self) -> dict[str, str]:
@@ -147,8 +149,12 @@ class Catalog:
         shared: dict[str, list[Flow]] = {}
         for flow in self.flows.values():
             if not flow.merges_in_windows:
-                shared.setdefault(flow.driver, []).append(flow)
+                shared.setdefault(self.driver_of(flow), []).append(flow)
         return shared
+
+    def driver_of(self, flow: Flow) -> str:
+        """The driver that runs the flow: the declared one, unless somebody has moved it."""
+        return self.placements.get(flow.flow, flow.driver)
 
 
 def _lookup(kind: str, name: str, options: dict[str, T]) -> T:

@@ -13,7 +13,7 @@ import argparse
 from include import catalog
 from include.engine.jobs.job_runner import JobRunner
 from include.engine.stream import driver
-from include.errors import UsageError, report
+from include.errors import report
 
 
 def main() -> None:
@@ -22,16 +22,14 @@ def main() -> None:
     parser.add_argument("--driver", metavar="NAME", default="main", help="the driver whose flows to run")
     parser.add_argument("--once", action="store_true", help="stop when the source is read to its end")
     arguments = parser.parse_args()
-    tables = catalog.load()
     if arguments.flow:
+        tables = catalog.load()
         chosen = {tables.flow(name).flow for name in arguments.flow}
         flows = [flow for name, flow in tables.flows.items() if name in chosen]
         driver_name = None
     else:
         driver_name = None if arguments.once else arguments.driver
-        flows = tables.drivers().get(arguments.driver, [])
-    if not flows:
-        raise UsageError(f"no flow names the driver '{arguments.driver}': there are {', '.join(tables.drivers())}")
+        flows = driver.flows_of(arguments.driver)
     driver.run(flows, driver_name, arguments.once, JobRunner)
 
 

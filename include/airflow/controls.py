@@ -13,12 +13,14 @@ from include.airflow.forms import TEXT, checked
 from include.checkpoints import checkpoint_files
 from include.control import commands
 from include.control.commands import ACKNOWLEDGED_HOURS, DESTRUCTIVE, Action, Command
+from include.control.flows import placements
 from include.control.flows.incidents import LONGEST_HOURS
 from include.control.skips import BatchToSkip
 from include.control.store import audit, database
 from include.errors import LeaseHeld, SluiceError, UsageError
 from include.flows import resume_position
 from include.lake import locations
+from include.project.declaration import DRIVER
 from include.recovery import giving_up, reset
 from include.recovery.giving_up import Leftovers
 from include.settings import settings
@@ -34,6 +36,7 @@ FORM = {
         description="to give up: rewind 3, or backfill 7, as the ledger says",
     ),
     "action": Param(type="string", enum=[str(action) for action in Action]),
+    "to": Param(None, type=["null", "string"], pattern=f"^{DRIVER.pattern}$", description="driver to move to"),
     "reason": Param(**TEXT, description="for whoever reads the audit"),
     "hours": Param(
         ACKNOWLEDGED_HOURS,
@@ -54,6 +57,9 @@ def command(form: dict[str, Any], requester: str | None) -> Command:
         raise AirflowFailException(f"job is {job!r} and action {action}: give up is for a job alone, and nothing else")
     if job:
         return Command(action, (), requester or "unknown", form["reason"], job=job)
+    to = form.get("to")
+    if (to is None) == (action is Action.MOVE):
+        raise AirflowFailException(f"to is {to!r} and action {action}: move needs a driver there")
     if (flow is None) == (driver is None):
         raise AirflowFailException(f"flow is {flow!r} and driver is {driver!r}: name exactly one of them")
     if driver and action in DESTRUCTIVE:
@@ -71,8 +77,14 @@ def command(form: dict[str, Any], requester: str | None) -> Command:
         raise AirflowFailException(
             f"flow is '{flow}', which reads no table, so no VACUUM waits for it: name the flow that `plan` names"
         )
-    flows = (flow,) if flow else tuple(table.flow for table in catalog.load().drivers()[driver])
-    return Command(action, flows, requester or "unknown", form["reason"], driver, form["hours"])
+    flows = (flow,) if flow else _flows_of(driver)
+    return Command(action, flows, requester or "unknown", form["reason"], driver, form["hours"], to=to)
+
+
+def _flows_of(driver: str) -> tuple[str, ...]:
+    """The flows that the driver runs now."""
+    tables = placements.place(database.connect(settings().control_url), catalog.load())
+    return tuple(table.flow for table in tables.drivers().get(driver, ()))
 
 
 def approved_state(request: Command) -> int | list[str]:

@@ -16,7 +16,7 @@ from include import catalog
 from include.catalog import Catalog
 from include.control import commands
 from include.control.commands import ACKNOWLEDGED_HOURS, Action, Command, Result
-from include.control.flows import incidents, orders
+from include.control.flows import incidents, orders, placements
 from include.control.flows.incidents import LONGEST_HOURS
 from include.control.leases import lease
 from include.control.store import database
@@ -58,6 +58,16 @@ def drain(reason: Reason, flow: OneFlow = None, driver: Driver = None, wait_seco
     _give(Action.DRAIN, flow, driver, reason, wait_seconds)
 
 
+def move(
+    flow: Annotated[str, typer.Argument(metavar="FLOW", help="As `sluice status` names it.")],
+    to: Annotated[str, typer.Option("--to", metavar="DRIVER", help="Which runs it from then on.")],
+    reason: Reason,
+    wait_seconds: Wait = WAIT_SECONDS,
+) -> None:
+    """Move a flow to another driver, which goes on after its current batch, and wait until it makes progress there."""
+    _give(Action.MOVE, flow, None, reason, wait_seconds, to)
+
+
 def acknowledge(
     reason: Reason,
     flow: Annotated[str | None, typer.Argument(metavar="FLOW", help="A flow, a table, or what an alarm names.")] = None,
@@ -67,7 +77,8 @@ def acknowledge(
     """Take on an alarm, with all that has the same cause: no red task and no message for some hours."""
     if not 0 < hours <= LONGEST_HOURS:
         raise UsageError(f"--hours is {hours:g}: set it to a number above 0 and up to {LONGEST_HOURS}")
-    tables, engine = catalog.load(), database.connect(settings().control_url)
+    engine = database.connect(settings().control_url)
+    tables = placements.place(engine, catalog.load())
     is_named = flow and (flow in tables.readers or flow in tables.tables or incidents.open_of(engine, flow))
     names = (flow,) if flow and is_named and not driver else _flows(tables, flow, driver)
     with database.transaction(engine) as connection:
@@ -77,19 +88,23 @@ def acknowledge(
     print(_sentences(results))
 
 
-def _give(action: Action, flow: str | None, driver: str | None, reason: str, wait_seconds: float) -> None:
-    tables, engine = catalog.load(), database.connect(settings().control_url)
+def _give(
+    action: Action, flow: str | None, driver: str | None, reason: str, wait_seconds: float, to: str | None = None
+) -> None:
+    engine = database.connect(settings().control_url)
+    tables = placements.place(engine, catalog.load())
     flows = _flows(tables, flow, driver)
     names = list(tables.drivers()) if driver is None else [driver]
-    [driver_name] = [name for name in names if set(flows) <= {table.flow for table in tables.drivers()[name]}] or [""]
+    runs_all = [name for name in names if set(flows) <= {table.flow for table in tables.drivers()[name]}]
+    driver_name = to or (runs_all or [""])[0]
     with database.transaction(engine) as connection:
         before = _look(connection, flows, driver_name)
-        results = commands.execute_in(connection, Command(action, flows, _user(), reason, driver))
+        results = commands.execute_in(connection, Command(action, flows, _user(), reason, driver, to=to))
         # In the same transaction: a driver may follow at once.
         asked = _look(connection, flows, driver_name)
     print(_sentences(results), flush=True)
     is_new = any(result.has_effect for result in results.values())
-    goal = _goal(action, before if driver and is_new else None, asked if is_new else None)
+    goal = _goal(action, before if driver and is_new else None, asked if is_new else None, to)
     _wait(engine, action, flows, driver_name, goal, wait_seconds)
 
 
@@ -119,16 +134,20 @@ def _user() -> str:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A flow, as the control database shows it. intended_at: of its newest start. has_signed: it has shown progress
-    since. epoch: of its driver's lease.
+    """A flow, as the control database shows it. driver: of who holds its lease; empty: nobody. intended_at: of its
+    newest start. has_signed: it has shown progress since. epoch: of its driver's lease.
     """
 
     wanted: str
-    is_held: bool
+    driver: str
     intended_at: float
     has_signed: bool
     failure: str | None
     epoch: int
+
+    @property
+    def is_held(self) -> bool:
+        return bool(self.driver)
 
 
 def _look(connection: Connection, flows: tuple[str, ...], driver: str) -> dict[str, _Seen]:
@@ -137,7 +156,7 @@ def _look(connection: Connection, flows: tuple[str, ...], driver: str) -> dict[s
     return {
         flow: _Seen(
             orders.order(connection, flow).state,
-            flow in held,
+            held[flow].driver if flow in held else "",
             run_of[flow].intended_at or 0,
             run_of[flow].sign_at is not None,
             run_of[flow].failure,
@@ -150,9 +169,11 @@ def _look(connection: Connection, flows: tuple[str, ...], driver: str) -> dict[s
 Goal = Callable[[str, _Seen], bool]
 
 
-def _goal(action: Action, before: dict[str, _Seen] | None, asked: dict[str, _Seen] | None) -> Goal:
+def _goal(
+    action: Action, before: dict[str, _Seen] | None, asked: dict[str, _Seen] | None, to: str | None = None
+) -> Goal:
     """Whether a flow has come to where the action leads. before: if its driver is to be another process than then.
-    asked: if its query is to be another than then.
+    asked: if its query is to be another than then. to: the driver that is to run it.
     """
 
     def works(flow: str, seen: _Seen) -> bool:
@@ -169,7 +190,10 @@ def _goal(action: Action, before: dict[str, _Seen] | None, asked: dict[str, _See
         is_new_query = asked is None or seen.intended_at > asked[flow].intended_at
         return is_new_process and is_new_query and works(flow, seen)
 
-    goals: dict[Action, Goal] = {Action.RESTART: works_anew, Action.START: works}
+    def has_moved(flow: str, seen: _Seen) -> bool:
+        return seen.driver == to and works(flow, seen) or is_stopped(flow, seen)
+
+    goals: dict[Action, Goal] = {Action.RESTART: works_anew, Action.START: works, Action.MOVE: has_moved}
     return goals.get(action, is_stopped)
 
 
@@ -191,6 +215,8 @@ def _wait(engine: Engine, action: Action, flows: tuple[str, ...], driver: str, g
 
 
 def _outcome(action: Action) -> str:
+    if action is Action.MOVE:
+        return "moved"
     return "at work" if action in (Action.RESTART, Action.START) else "stopped"
 
 

@@ -54,6 +54,7 @@ COMMANDS = {
         "stop": ("include.cli.actions:stop", ""),
         "start": ("include.cli.actions:start", ""),
         "drain": ("include.cli.actions:drain", ""),
+        "move": ("include.cli.actions:move", ""),
         "ack": ("include.cli.actions:acknowledge", ""),
     },
     "Jobs": {

@@ -5,9 +5,9 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 
-from include import access
+from include import access, catalog
 from include.control import skips, vacuum_holds
-from include.control.flows import incidents, orders
+from include.control.flows import incidents, orders, placements
 from include.control.flows.alarms import AlarmKind
 from include.control.flows.incidents import Acknowledgement
 from include.control.jobs import held_flows, stale_rows
@@ -29,7 +29,7 @@ class Action(StrEnum):
     new generation of the checkpoint at the table's last commit. skip: leave out the batch that is planned. release: let
     VACUUM delete what a stopped flow has not read. keep old rows: do not recompute rows of an earlier definition. give
     up: end a backfill or rewind that died and that nobody will complete. acknowledge: send no notification of the alarm
-    for some hours.
+    for some hours. move: end in its driver after the current batch, and go on in another one.
     """
 
     RESTART = "restart"
@@ -44,6 +44,7 @@ class Action(StrEnum):
     ACKNOWLEDGE = "acknowledge"
     KEEP_OLD_ROWS = "keep old rows"
     GIVE_UP = "give up"
+    MOVE = "move"
 
 
 # Actions that a person has to approve.
@@ -54,7 +55,7 @@ DESTRUCTIVE = frozenset(map(Action, access.APPROVED_ACTIONS))
 class Command:
     """driver: restarts the whole process; the other actions apply to each of `flows`. hours: how long an alarm is
     acknowledged. job: the job to give up, such as "rewind 3". planned: the batch to skip. approver: of a destructive
-    action.
+    action. to: the driver that flows move to.
     """
 
     action: Action
@@ -66,6 +67,7 @@ class Command:
     job: str | None = None
     planned: BatchToSkip | None = None
     approver: str | None = None
+    to: str | None = None
 
     @property
     def persons(self) -> str:
@@ -181,6 +183,8 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
             return _nothing("a job is given up, and no flow: name the job")
         case Action.SKIP:
             return _skip(connection, command, flow)
+        case Action.MOVE:
+            return _move(connection, command, flow)
         case _:
             return _reset(connection, command, flow)
 
@@ -227,6 +231,24 @@ def _restart_driver(connection: Connection, command: Command) -> Result:
     for flow in command.flows:
         orders.clear_failure(connection, flow)
     return Result("ends after the current batches, and is started again")
+
+
+def _move(connection: Connection, command: Command, flow: str) -> Result:
+    if command.to is None:
+        return _nothing("it moves to no driver: name one")
+    tables = catalog.load()
+    declared, moved = tables.flow(flow), placements.read(connection)
+    driver = moved.get(flow, declared.driver)
+    if declared.merges_in_windows:
+        return _nothing("its rows are merged in windows, and no driver runs it")
+    if driver == command.to:
+        return _nothing(f"it belongs to driver '{driver}'")
+    is_known = command.to in moved.values() or command.to in tables.drivers()
+    placements.move(connection, declared, command.to)
+    if _has_failed(connection, (flow,)):
+        orders.clear_failure(connection, flow)
+    name = f"driver '{command.to}'{'' if is_known else ', which is a new one'}"
+    return Result(f"ends in driver '{driver}' after the current batch, and goes on in {name}")
 
 
 def _skip(connection: Connection, command: Command, flow: str) -> Result:

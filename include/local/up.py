@@ -14,7 +14,7 @@ from sqlalchemy import Engine, select, update
 
 from include import catalog
 from include.control import ports as control_ports
-from include.control.flows import orders
+from include.control.flows import orders, placements
 from include.control.leases import lease
 from include.control.leases.process import Process
 from include.control.store import database
@@ -69,8 +69,8 @@ def ended_drivers(engine: Engine, earlier_handles: dict[str, str]) -> list[str]:
 
     Only drivers launched after `earlier_handles`, an earlier result of `launched`, are considered.
     """
-    tables = catalog.load()
-    expected = {tables.flows[name].driver for name in missing_flows(engine)}
+    tables = placements.place(engine, catalog.load())
+    expected = {tables.driver_of(tables.flows[name]) for name in missing_flows(engine)}
     new_handles = {
         driver: handle for driver, handle in launched(engine).items() if handle != earlier_handles.get(driver)
     }
@@ -213,8 +213,12 @@ def _require(platform: Platform, names: list[str], what: str) -> None:
 def _require_streams(engine: Engine, platform: Platform, earlier_handles: dict[str, str]) -> None:
     """Raises SetupError if a flow has failed, or if a driver has ended without a message."""
     failures = {name: f"driver '{name}' ended without a word" for name in ended_drivers(engine, earlier_handles)}
-    flows, failed = catalog.load().flows, failed_flows(engine)
-    failures |= {flows[flow].driver: f"{flow} failed ({reason})" for flow, reason in failed.items() if flow in flows}
+    tables, failed = placements.place(engine, catalog.load()), failed_flows(engine)
+    failures |= {
+        tables.driver_of(tables.flows[flow]): f"{flow} failed ({reason})"
+        for flow, reason in failed.items()
+        if flow in tables.flows
+    }
     for driver, failure in failures.items():
         log = f"driver-{driver}"
         raise SetupError(

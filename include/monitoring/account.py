@@ -7,6 +7,7 @@ from typing import Any
 
 from include.catalog import Catalog
 from include.control import pending_work
+from include.control.flows import placements
 from include.control.pending_work import Work
 from include.control.store import database
 from include.control.supervision import supervisor_presence, troubles
@@ -52,6 +53,7 @@ def take(tables: Catalog) -> Account:
     """The account of now. Raises nothing: a control database that does not answer is what is wrong then."""
     try:
         engine = database.connect(settings().control_url)
+        tables = placements.place(engine, tables)
         found, presence = troubles.troubles(engine, tables), supervisor_presence.read(engine)
         sentence = headline(found, len(tables.flows))
         if presence.absence and not any(trouble.cause == SUPERVISOR for trouble in found):

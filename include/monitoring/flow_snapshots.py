@@ -107,7 +107,7 @@ def of_flow(
         flow=flow.flow,
         table=flow.name,
         layer=flow.layer,
-        driver="" if flow.is_view else flow.driver,
+        driver=status.driver,
         host=Holder.from_json(lease.holder).host if lease else "",
         is_view=flow.is_view,
         wanted=status.wanted,

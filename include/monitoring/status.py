@@ -14,7 +14,7 @@ from sqlalchemy import Engine, select
 from include.catalog import Catalog
 from include.checkpoints import checkpoint_files
 from include.control import first_loads
-from include.control.flows import incidents, orders, sizing
+from include.control.flows import incidents, orders, placements, sizing
 from include.control.flows.decide import State
 from include.control.flows.sizing import Size
 from include.control.jobs import store
@@ -78,6 +78,7 @@ class FlowStatus:
     it was full, else empty.
     no_partner: by lookup, how many rows of the newest batches have found none, where there are any.
     executors: of its driver; None where nobody scales it.
+    driver: which runs it; empty for a view.
     """
 
     flow: str
@@ -97,6 +98,7 @@ class FlowStatus:
     recomputed: str = ""
     no_partner: dict[str, int] = field(default_factory=dict)
     executors: Size | None = None
+    driver: str = ""
 
     def as_json(self) -> dict[str, Any]:
         lag, trend = asdict(self.lag), asdict(self.trend)
@@ -113,6 +115,7 @@ def statuses(
 
     measured: all of them, by a caller who has measured them already.
     """
+    tables = placements.place_if_known(tables)
     flows = list(tables.readers.values())
     flow_lags, sources = measured or lags.look(flows, timeout_seconds)
     states = _states(tables)
@@ -134,7 +137,8 @@ def statuses(
             longer.get(flow.flow),
             *_refresh(flow),
             no_partner(flow, sources.logs),
-            None if flow.is_view else sizes.get(flow.driver),
+            None if flow.is_view else sizes.get(tables.driver_of(flow)),
+            "" if flow.is_view else tables.driver_of(flow),
         )
         for flow in flows
     ]

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from include.catalog import Catalog
+from include.control.flows import placements
 from include.control.flows.decide import Decision
 from include.control.jobs import all_kinds
 from include.control.supervision import troubles
@@ -33,6 +34,7 @@ def take(
     began_seconds = time.process_time()
     # Any kind of error: the other parts are worth as much without that one.
     parts = Parts(Exception)
+    tables = placements.place(engine, tables)
     observed = flow_snapshots.observe(engine, decisions or {})
     measured = measured or lag.look(tables.readers.values(), timeout_seconds)
     logs = measured.sources.logs

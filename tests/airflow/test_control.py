@@ -76,6 +76,9 @@ def test_a_driver_stands_for_all_its_flows():
         ({"action": "accept data loss", "flow": FLOW}, f"flow is '{FLOW}', which reads no Kafka topic"),
         ({"action": "release", "flow": BRONZE}, f"flow is '{BRONZE}', which reads no table, so no VACUUM waits"),
         ({"action": "release", "driver": "main"}, "is for one flow: name the flow instead"),
+        ({"action": "move", "flow": FLOW}, "to is None and action move: move needs a driver there"),
+        ({"action": "restart", "flow": FLOW, "to": "heavy"}, "to is 'heavy' and action restart: move needs"),
+        ({"action": "move", "flow": FLOW, "to": "a/b"}, "to is 'a/b'"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_in_one_sentence(wrong, sentence):

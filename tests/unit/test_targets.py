@@ -35,6 +35,7 @@ def runs_in_short_form(test: object) -> bool:
 SHORT_FORMS = {
     "tests/faults/platforms/test_airflow.py": "tests/docs/test_readme.py",
     "tests/faults/platforms/test_executors.py": "tests/unit/engine/stream/test_executors.py",
+    "tests/faults/platforms/test_moves.py": "tests/faults/test_moved_flows.py",
     "tests/faults/platforms/test_online_compaction.py": "tests/faults/platforms/test_committers_on_s3.py",
     "tests/faults/platforms/test_planted_secrets.py": "tests/unit/test_planted_secrets.py",
     "tests/faults/platforms/test_wrong_files.py": "tests/unit/project/test_last_good.py",

@@ -22,7 +22,7 @@ from include.airflow.supervisor import executors, kafka_connections, notify, sou
 from include.catalog import Catalog
 from include.control import definitions, pending_work, schedule
 from include.control.definitions import INVALID_DEFINITION
-from include.control.flows import alarms, incidents
+from include.control.flows import alarms, incidents, placements
 from include.control.flows.alarms import AlarmKind
 from include.control.flows.decide import Decision, State, driver_cause
 from include.control.flows.incidents import Finding
@@ -64,7 +64,7 @@ def reconcile_all(seen: Seen | None = None) -> list[dict[str, str]]:
     engine = database.connect(settings().control_url)
     # A supervisor that runs long after `make down` was started without `make up`, and ends the shutdown.
     shutdown.end(engine, older_than_seconds=shutdown.LONGEST_SECONDS)
-    tables = catalog.load()
+    tables = placements.place(engine, catalog.load())
     schedules = {flow: table.cron for flow, table in tables.flows.items()}
     for flow, result in schedule.follow(engine, schedules, next_tick).items():
         logs.info(f"by its schedule, it {result}", flow)

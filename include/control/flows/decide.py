@@ -165,9 +165,9 @@ def _decide_held(flow: ObservedFlow) -> Decision:
         return Decision(State.STARTING, f"its query has been starting for {_silent_seconds(flow):.0f} s")
     if flow.waits_for:
         return Decision(State.WAITING, flow.waits_for)
-    return _outcome(flow) or Decision(
-        State.HEALTHY, "at work" if flow.wanted == "running" else "reads to the end, then stops"
-    )
+    activity = "at work" if flow.wanted == "running" else "reads to the end, then stops"
+    moves = f", in driver '{flow.runs_in}' until driver '{flow.driver}' takes it over" if flow.runs_in else ""
+    return _outcome(flow) or Decision(State.HEALTHY, f"{activity}{moves}")
 
 
 def _outcome(flow: ObservedFlow) -> Decision | None:

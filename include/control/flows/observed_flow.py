@@ -28,7 +28,7 @@ class ObservedFlow:
 
     driver: its name.
     wanted: running, draining or stopped. wanted_why: the reason that was given for it.
-    is_held: whether a live process holds its lease.
+    is_held: whether a live process holds its lease. runs_in: the other driver that does so until this one is up.
     is_driver_alive: whether its driver is alive, or may still come up. is_driver_up: whether that holds its own lease.
     newest_start: the start that its driver began last, among the flows it holds; None before the first.
     intended_seconds_ago: since its last intended start; None if there was none.
@@ -49,6 +49,7 @@ class ObservedFlow:
     wanted: str = "running"
     wanted_why: str = ""
     is_held: bool = False
+    runs_in: str = ""
     is_driver_alive: bool = False
     is_driver_up: bool = False
     newest_start: Start | None = None
@@ -67,3 +68,8 @@ class ObservedFlow:
     job: str | None = None
     is_platform_down: bool = False
     ended_with_platform: bool = False
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its driver has to come up to take it over."""
+        return bool(self.runs_in) and self.wanted != "stopped" and not self.is_platform_down

@@ -1,13 +1,13 @@
 """What a driver has to do with its flows, what it reports of them, and the restart that was requested of it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, true, update
 
-from include.control.flows import incidents, queue
+from include.control.flows import incidents, placements, queue
 from include.control.flows.observed_flow import Failure
 from include.control.store import database
 from include.control.store.job_id import JobId
@@ -31,7 +31,7 @@ class Order:
 class Orders:
     """of: each flow's order. failed: flows that may not start until the supervisor allows it. ends_epoch: a driver with
     a lease of this epoch or an older one has to end. job: the one that the driver is to do next. executors: that the
-    driver is to have; None: as many as Spark's settings say.
+    driver is to have; None: as many as Spark's settings say. placements: the drivers of all flows that were moved.
     """
 
     of: dict[str, Order]
@@ -39,6 +39,7 @@ class Orders:
     ends_epoch: int
     job: JobId | None = None
     executors: int | None = None
+    placements: Mapping[str, str] = field(default_factory=dict)
 
 
 def order(connection: Connection, flow: str) -> Order:
@@ -66,7 +67,14 @@ def read(engine: Engine, driver: str, flows: list[str]) -> Orders:
             select(driver_sizes.c.size).where(driver_sizes.c.driver == driver)
         ).scalar_one_or_none()
         job = queue.oldest(connection, driver)
-        return Orders(_orders(connection, flows), frozenset(failed.scalars()), ends_epoch or 0, job, executors)
+        return Orders(
+            _orders(connection, flows),
+            frozenset(failed.scalars()),
+            ends_epoch or 0,
+            job,
+            executors,
+            placements.read(connection),
+        )
 
 
 def begin(engine: Engine, flows: list[str], by_hand: bool) -> None:

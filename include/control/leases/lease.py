@@ -179,6 +179,11 @@ def driver_lease(name: str) -> str:
     return f"driver {name}"
 
 
+def host_lease(driver: str) -> str:
+    """The name of the lease that a supervised driver holds once it can run flows, minutes after it was started."""
+    return f"host {driver}"
+
+
 def window_lease(table: str) -> str:
     """The name of the lease for a window of the table."""
     return f"window {table}"

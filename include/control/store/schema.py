@@ -83,6 +83,13 @@ drivers = Table(
     Column("log", String, comment="where its output is, in words; NULL: an older build launched it"),
 )
 
+placements = Table(
+    "placement",
+    metadata,
+    Column("flow", String, primary_key=True),
+    Column("driver", String, nullable=False, comment="which runs it, instead of the one that its table declares"),
+)
+
 driver_sizes = Table(
     "driver_size",
     metadata,

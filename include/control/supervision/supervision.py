@@ -119,7 +119,9 @@ def settle(
         observed = _observe(connection, flows, observed_driver, health or {})
         decisions = _name_stuck_driver(driver, {name: decide(flow) for name, flow in observed.items()})
         launch_since = None
-        if not observed_driver.is_alive and any(decision.start for decision in decisions.values()):
+        # A flow that has moved to this driver runs in the other one until this one is up.
+        has_work = any(decision.start or observed[flow].is_awaited for flow, decision in decisions.items())
+        if not observed_driver.is_alive and has_work:
             launch_since = database.now(connection)
             epoch = lease.epoch(connection, lease.driver_lease(driver))
             intent = {"intended_at": launch_since, "handle": None, "epoch": epoch, "ends_at": None}
@@ -224,6 +226,7 @@ def _to_observed(
         wanted=wanted.state if wanted else "running",
         wanted_why=wanted.reason if wanted else "",
         is_held=run.flow in driver.held,
+        runs_in=_other_driver(driver, run.flow),
         is_driver_alive=driver.is_alive,
         is_driver_up=driver.is_up,
         newest_start=start,
@@ -243,6 +246,14 @@ def _to_observed(
         is_platform_down=driver.shutdown is not None,
         ended_with_platform=driver.shutdown is not None and driver.row.driver in driver.shutdown.stopped,
     )
+
+
+def _other_driver(driver: _Driver, flow: str) -> str:
+    """The supervised driver that runs the flow although it belongs to this one; empty if none does."""
+    holder = driver.held.get(flow)
+    is_other = holder is not None and holder.driver != driver.row.driver
+    # A job, or a driver that was started by hand, holds no lease of a driver.
+    return holder.driver if holder and is_other and lease.driver_lease(holder.driver) in driver.held else ""
 
 
 def _name_stuck_driver(driver: str, decisions: dict[str, Decision]) -> dict[str, Decision]:

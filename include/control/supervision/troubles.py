@@ -137,7 +137,8 @@ def _trouble(group: list[Incident], context: _Context) -> Trouble:
     now = {incident.target: context.decisions.get(incident.target) for incident in group}
     reasons = {target: _reason(incident, now[target]) for incident in group for target in [incident.target]}
     flows = _flows(group, context.tables)
-    flow_drivers = {context.tables.flows[flow].driver for flow in flows if flow in context.tables.flows}
+    known_flows = [context.tables.flows[flow] for flow in flows if flow in context.tables.flows]
+    flow_drivers = {context.tables.driver_of(flow) for flow in known_flows}
     driver = flow_drivers.pop() if len(flow_drivers) == 1 else None
     taken = _taken_on(group, context)
     is_recovering = all(_runs_again(incident, now[incident.target]) for incident in group)

@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from include import catalog, logs
-from include.control.flows import orders
+from include.control.flows import orders, placements
 from include.control.lease_renewer import LeaseRenewer
 from include.control.leases import lease
 from include.control.leases.process import Holder, Process
@@ -21,11 +21,19 @@ from include.engine.session import jvm_of, open_session
 from include.engine.stream import executors
 from include.engine.stream.host import Host
 from include.engine.stream.side_jobs import MakeSideJobs
-from include.errors import LeaseLost
+from include.errors import LeaseLost, UsageError
 from include.settings import HALT_SECONDS, settings
 from include.spec import Flow
 
 BY_HAND = "by hand"
+
+
+def flows_of(driver: str) -> list[Flow]:
+    """Returns the flows of a driver, with those that were moved to it. Raises UsageError where it has none."""
+    drivers = placements.place(database.connect(settings().control_url), catalog.load()).drivers()
+    if driver not in drivers:
+        raise UsageError(f"no flow belongs to driver '{driver}': there are {', '.join(drivers)}")
+    return drivers[driver]
 
 
 def run(

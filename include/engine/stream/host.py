@@ -1,8 +1,10 @@
 """Starts, watches and ends the flows of one driver, each independently."""
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from pyspark.errors import StreamingQueryException
@@ -15,6 +17,7 @@ from include.control.flows.observed_flow import Failure
 from include.control.flows.orders import Order, Orders
 from include.control.lease_renewer import LeaseRenewer
 from include.control.leases import lease
+from include.control.store import database
 from include.engine import failure
 from include.engine.checkpoints import checkpoint
 from include.engine.stream import flow, preparation
@@ -27,8 +30,9 @@ from include.errors import LeaseHeld, SluiceError, Unreachable
 from include.spec import Flow
 
 POLL_SECONDS = 1
-# While a side job runs, which may wait for flows to end.
+# While a side job runs, which may wait for flows to end, and for so many seconds after a move of a flow.
 BUSY_POLL_SECONDS = 0.2
+MOVE_SECONDS = 15
 HEARTBEAT_POLLS = 5
 
 
@@ -46,6 +50,11 @@ class Host:
         self._flows: dict[str, RunningFlow] = {}
         self._orders = Orders({}, frozenset(), 0)
         self._table_files = catalog.file_versions()
+        # As of the newest look at them: of moved flows, and by flow.
+        self._placements: Mapping[str, str] = {}
+        self._driver_of: dict[str, str] = {}
+        self._leaving: frozenset[str] = frozenset()
+        self._moves_until = 0.0
         # Writes that wait because the control database is unreachable.
         self._pending_writes: list[Callable[[], None]] = []
         # Nobody sees a flow wait that a person or a job runs once.
@@ -95,25 +104,30 @@ class Host:
             is_ending = (
                 is_supervised and self._renewer.epoch(lease.driver_lease(self._driver)) <= self._orders.ends_epoch
             )
+            if is_supervised and not is_ending:
+                self._offer()
+            self._find_leaving(names)
             for name in names:
-                order = self._orders.of[name]
+                order, must_end = self._order(name), is_ending or name in self._leaving
                 if name in self._flows:
-                    error = self._tend(name, order, is_ending)
-                elif self._may_start(name, order, is_ending):
+                    error = self._tend(name, order, must_end)
+                elif self._may_start(name, order, must_end):
                     error = self._start(name, order, once=order.state == "draining")
                 else:
                     error = None
                 if error and not is_supervised:
                     raise error
+            names = [name for name in names if name in self._flows or not self._has_left(name)]
             is_busy = side_jobs is not None and side_jobs.turn(self._orders, is_ending)
-            wanted_flows = [name for name in names if self._orders.of[name].state != "stopped"]
+            wanted_flows = [name for name in names if self._order(name).state != "stopped"]
             if not (self._flows or self._pending_writes or is_busy) and (is_ending or not wanted_flows):
                 return
             self._progress.rotate()
             polls += 1
             if polls % HEARTBEAT_POLLS == 0:
                 self._send_heartbeats()
-            threading.Event().wait(BUSY_POLL_SECONDS if is_busy else POLL_SECONDS)
+            is_moving = time.monotonic() < self._moves_until
+            threading.Event().wait(BUSY_POLL_SECONDS if is_busy or is_moving else POLL_SECONDS)
             self._flush_writes()
             if is_supervised:
                 names += self._new_flows(names)
@@ -135,15 +149,50 @@ class Host:
         self._progress.finish()
 
     def _new_flows(self, names: list[str]) -> list[str]:
-        """Returns flows that changed table files add to this driver."""
-        if (files := catalog.file_versions()) == self._table_files:
+        """Returns flows that changed table files add to this driver, or that somebody has moved to it."""
+        files, placements = catalog.file_versions(), self._orders.placements
+        if (files, placements) == (self._table_files, self._placements):
             return []
-        self._table_files = files
-        declared = catalog.reload().drivers().get(self._driver, [])
-        new = [table.flow for table in declared if table.flow not in names]
-        with suppress(Unreachable):
-            orders.begin(self._engine, new, by_hand=False)
+        has_new_files = files != self._table_files
+        self._table_files, self._placements = files, placements
+        tables = replace(catalog.reload() if has_new_files else catalog.load(), placements=placements)
+        self._driver_of = {table.flow: driver for driver, flows in tables.drivers().items() for table in flows}
+        new = [name for name, driver in self._driver_of.items() if driver == self._driver and name not in names]
+        if has_new_files:
+            with suppress(Unreachable):
+                orders.begin(self._engine, new, by_hand=False)
+        if new:
+            self._moves_until = time.monotonic() + MOVE_SECONDS
         return new
+
+    def _offer(self) -> None:
+        """Shows other drivers that this one can take flows of theirs."""
+        if not self._renewer.holds(name := lease.host_lease(self._driver)):
+            with suppress(LeaseHeld, Unreachable):
+                self._renewer.take([name])
+
+    def _find_leaving(self, names: list[str]) -> None:
+        """Finds the flows that belong to another driver, which is up. Until it is up, they go on here."""
+        others = {name: driver for name in names if (driver := self._driver_of.get(name, self._driver)) != self._driver}
+        up: Container[str] = ()
+        if others:
+            with suppress(Unreachable), database.reading(self._engine) as connection:
+                up = lease.alive(connection)
+        leaving = frozenset(name for name, driver in others.items() if lease.host_lease(driver) in up)
+        if leaving - self._leaving:
+            self._moves_until = time.monotonic() + MOVE_SECONDS
+        self._leaving = leaving
+
+    def _has_left(self, name: str) -> bool:
+        """Whether the flow has moved to another driver, which can take it now."""
+        if name not in self._leaving or self._pending_writes:
+            return False
+        logs.info(f"it has moved to driver '{self._driver_of[name]}'", name)
+        return True
+
+    def _order(self, name: str) -> Order:
+        # The orders of a new flow are unknown until the database can be reached.
+        return self._orders.of.get(name, Order())
 
     def _tend(self, name: str, order: Order, is_ending: bool) -> SluiceError | None:
         """Ends the running flow if its order has changed; returns the error that ended it, if any."""

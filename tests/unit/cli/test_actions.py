@@ -15,6 +15,7 @@ from include.cli import main as cli
 from include.cli.actions import NotDone
 from include.control.flows import incidents, orders
 from include.control.leases import lease
+from include.control.leases.lease import Lease
 from include.control.leases.process import Holder
 from include.control.store import database
 from include.control.store.schema import audits
@@ -92,6 +93,31 @@ def test_without_driver_and_supervisor_a_start_says_who_is_missing_and_stays_sto
         run("start", FLOW, *REASON)
     assert orders.read(engine, "main", [FLOW]).of[FLOW].state == "running"
     assert [action for _, action, _, _ in audit(engine)] == ["stop", "start"]
+
+
+def test_a_move_waits_until_the_flow_is_at_work_in_its_new_driver(engine, run, holder):
+    come_up(engine, old := holder("main"))
+    with pytest.raises(NotDone, match="driver 'main-2' does not run, and only the supervisor launches it"):
+        run("move", FLOW, "--to", "main-2", *REASON)
+    lease.acquire(engine, [lease.driver_lease("main-2")], new := holder("main-2"), 60)
+    with pytest.raises(NotDone, match="not done after 0 s"):
+        run("move", FLOW, "--to", "main-2", *REASON, "--wait-seconds", "0")
+
+    def take_over() -> None:
+        with database.reading(engine) as connection:
+            held = Lease(FLOW, lease.epoch(connection, FLOW))
+        lease.release(engine, [held])
+        lease.acquire(engine, [FLOW], new, 60)
+        orders.begin(engine, [FLOW], by_hand=False)
+        orders.report_progress(engine, [FLOW])
+
+    driver = threading.Thread(target=take_over)
+    driver.start()
+    output = run("move", FLOW, "--to", "main-2", *REASON)
+    driver.join()
+    assert output.splitlines()[-1].endswith("bronze.clicks moved")
+    assert old.python.is_alive
+    assert [action for _, action, _, _ in audit(engine)] == ["move"] * 3
 
 
 def test_a_flow_that_does_not_run_is_stopped_at_once_and_cannot_be_restarted(engine, run):

@@ -55,6 +55,7 @@ CASES = {
     ),
     (Action.SKIP, "running"): ("running", 0, "nothing done, no batch of it is planned"),
     (Action.GIVE_UP, "stopped"): ("stopped", 0, "nothing done, a job is given up, and no flow: name the job"),
+    (Action.MOVE, "running"): ("running", 0, "nothing done, it moves to no driver: name one"),
     (Action.RELEASE, "stopped"): ("stopped", 0, "VACUUM no longer waits for it, and it has to be rebuilt"),
 }
 

@@ -168,6 +168,32 @@ def test_a_launch_that_took_so_long_that_it_was_given_up_is_not_taken_for_the_ne
     assert supervision.handles(engine).get("main") == "process 8"
 
 
+def test_a_flow_that_moves_starts_its_new_driver_and_runs_in_the_old_one_until_that_is_up(engine, holder):
+    healthy_driver(engine, holder("main"))
+    settlement = supervision.settle(engine, "heavy", [B])
+    assert launches(settlement)
+    assert settlement.decisions[B].state is State.HEALTHY
+    assert settlement.decisions[B].reason == "at work, in driver 'main' until driver 'heavy' takes it over"
+    # Its start is not counted, as the flow goes on.
+    assert run(engine, B).attempts == 0
+    assert not launches(supervision.settle(engine, "heavy", [B]))
+
+
+def test_no_driver_is_started_for_a_flow_that_is_to_stop_or_that_somebody_runs_by_hand(engine, holder):
+    driver = healthy_driver(engine, holder("main"))
+    ask(engine, Action.STOP, B)
+    assert not launches(supervision.settle(engine, "heavy", [B]))
+    ask(engine, Action.START, B)
+    give_back(engine, lease.driver_lease("main"))
+    assert B in lease_holders(engine, driver)
+    assert not launches(supervision.settle(engine, "heavy", [B]))
+
+
+def lease_holders(engine: Engine, driver: Holder) -> list[str]:
+    with database.reading(engine) as connection:
+        return [flow for flow, holder in lease.alive(connection).items() if holder == driver]
+
+
 def test_of_many_supervisors_at_one_moment_one_starts_the_driver(engine):
     barrier = threading.Barrier(4)
 
