@@ -33,7 +33,7 @@ from tests.support.account import StoredTable, kafka_rows
 NAMES = [*cli.NAMES, *cli.KINDS]
 # These do something, and print a sentence about it. Metrics have a form of their own.
 WITHOUT_JSON = {"up", "down", "demo", "check", "new-table", "remove-examples", "hold", "release-hold", "metrics"}
-WITHOUT_JSON |= {"restart", "stop", "start", "drain", "ack", "report"}
+WITHOUT_JSON |= {"restart", "stop", "start", "drain", "move", "ack", "report"}
 LINES, COLUMNS = 24, 80
 TABLE = "bronze.clicks"
 ARGUMENTS = {

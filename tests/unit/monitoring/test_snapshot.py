@@ -100,7 +100,11 @@ def test_a_verdict_is_stored_at_once_and_what_was_measured_stays(engine: Engine,
     assert after and after.at > before.at
     silver = flows(after)[SILVER.flow]
     assert silver == replace(
-        flows(before)[SILVER.flow], state=State.BACKING_OFF, reason="its driver ended", next_step="none"
+        flows(before)[SILVER.flow],
+        state=State.BACKING_OFF,
+        reason="its driver ended",
+        next_step="none",
+        action="restart",
     )
     assert after.tables == before.tables
     assert len(snapshot.history(engine, SILVER.flow, 3600)) == 1
