@@ -25,7 +25,7 @@ job_dags(
     TABLES.values(),
     Steps(
         SparkJob("window", "maintain", lambda run: ["--table", run.table, "--window", str(run.planned)]),
-        plan=lambda run: maintenance.plan(run.table, run.requester or "schedule", run.form["dry_run"]),
+        plan=lambda run: maintenance.plan(run.table, run.requester, run.form),
         driver=Driver(JobKind.WINDOW, maintenance.ask_for_window),
         verify=lambda run: maintenance.verify(run.table, run.planned),
     ),

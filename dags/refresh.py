@@ -15,7 +15,7 @@ from airflow.sdk import Asset, AssetAny
 from include import catalog
 from include.airflow import assets
 from include.airflow.job_dag import SparkJob, Steps, job_dags
-from include.airflow.jobs import skip_without_source
+from include.airflow.jobs import REFRESH_FORM, begin_refresh
 
 VIEWS = catalog.load().views
 STEPS = Steps(
@@ -25,7 +25,7 @@ STEPS = Steps(
         lambda run: ["--table", run.table, "--run", run.id],
         # A maintenance window may block the view for a moment.
         retries=2,
-        first=skip_without_source,
+        first=begin_refresh,
     )
 )
 
@@ -34,6 +34,7 @@ job_dags(
     "refresh",
     VIEWS.values(),
     STEPS,
+    params=REFRESH_FORM,
     crons={name: view.cron for name, view in VIEWS.items() if view.cron},
     own_schedules={
         name: AssetAny(*(Asset(assets.uri(table)) for table in view.refreshed_by))

@@ -24,6 +24,15 @@ def restrict(path: Path) -> None:
             path.chmod(mode & 0o700)
 
 
+def destroy(file: Path) -> None:
+    """Delete the file and its content, which a file system may keep of a file that is only deleted."""
+    with file.open("r+b") as content:
+        content.write(bytes(file.stat().st_size))
+        content.flush()
+        os.fsync(content.fileno())
+    file.unlink()
+
+
 def create_key(file: Path) -> None:
     """Create a file with 32 random bytes, unless it is there. Whoever does so at once has the same key."""
     if file.exists():

@@ -13,8 +13,7 @@ read again from the beginning of its source if Kafka or a folder feeds it, or if
 With --alone the tables below are not recomputed, and become STALE.
 
 The third form moves the quarantined rows of TABLE that satisfy today's rules into the table, each exactly once, and
-prints how many are still bad, by rule. With --rule, it moves only rows that broke one of these rules. Late rows are
-moved only if their rule is named, as in --rule "later than 30 minutes".
+prints how many are still bad, by rule. With --rule, it moves only rows that broke one of these; late rows only so.
 
 A killed job can be run again: nothing is lost or doubled. With --dry-run it only prints what it would do.
 
@@ -41,19 +40,20 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="all rows of the table")
     parser.add_argument("--alone", action="store_true", help="leave the tables below as they are: they are STALE then")
     parser.add_argument("--run", default="by hand", metavar="ID", help="who asks for it, for the record")
+    parser.add_argument("--reason", default="by hand", metavar="TEXT", help="for the record, where Airflow has none")
     parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="a rule; may be given again")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     arguments = parser.parse_args()
     logs.start()
     tables = catalog.load()
+    if arguments.table and arguments.rule:
+        raise UsageError("--rule is for --replay-quarantine: leave it out")
+    table = tables.table(arguments.table or arguments.replay_quarantine)
     if arguments.table:
-        if arguments.rule:
-            raise UsageError("--rule is for --replay-quarantine: leave it out")
-        table = tables.table(arguments.table)
         range_ = ranges.parse_slice(table, arguments.begin, arguments.end, as_a_whole=arguments.full)
-        backfill.run(table, tables, range_, arguments.run, arguments.dry_run, arguments.alone)
+        backfill.run(table, tables, range_, arguments.run, arguments.dry_run, arguments.alone, arguments.reason)
     else:
-        replay.run(tables.table(arguments.replay_quarantine), tables, arguments.rule, arguments.dry_run, arguments.run)
+        replay.run(table, tables, arguments.rule, arguments.dry_run, arguments.run, arguments.reason)
 
 
 if __name__ == "__main__":

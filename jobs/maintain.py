@@ -20,6 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="maintain.py", description=__doc__.splitlines()[0])
     parser.add_argument("--table", required=True, metavar="NAME", help="the table")
     parser.add_argument("--window", type=int, metavar="NUMBER", help="a window of the calendar that is planned")
+    parser.add_argument("--reason", default="by hand", metavar="TEXT", help="for the record, where Airflow has none")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     arguments = parser.parse_args()
     logs.start()
@@ -28,7 +29,7 @@ def main() -> None:
     if arguments.dry_run:
         window.dry_run(table, tables)
     else:
-        window.run(table, tables, arguments.window)
+        window.run(table, tables, arguments.window, arguments.reason)
 
 
 if __name__ == "__main__":

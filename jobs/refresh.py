@@ -22,13 +22,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="refresh.py", description=__doc__.splitlines()[0])
     parser.add_argument("--table", required=True, metavar="NAME", help="a view, or a table that views are made of")
     parser.add_argument("--run", metavar="ID", help="what this run is called; one that is done is not done again")
+    parser.add_argument("--reason", default="by hand", metavar="TEXT", help="for the record, where Airflow has none")
     arguments = parser.parse_args()
     logs.start()
     tables = catalog.load()
     table = tables.table(arguments.table)
     name = arguments.run or f"by hand {datetime.now(UTC).isoformat(timespec='microseconds')}"
     logs.info(f"refresh of {table.name}, --run '{name}'")
-    refresh.run(name, [table] if table.is_view else tables.downstream_views(table.name), tables, table.name)
+    views, reason = [table] if table.is_view else tables.downstream_views(table.name), arguments.reason
+    refresh.run(name, views, tables, table.name, None if arguments.run else reason)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,11 @@ from sqlalchemy import Engine
 from include import catalog, logs
 from include.airflow import in_driver
 from include.airflow.approvals import evaluate_approval
-from include.airflow.forms import OPTIONAL_TEXT, TEXT, checked
+from include.airflow.forms import MOST_CHARACTERS, OPTIONAL_TEXT, TEXT, checked
 from include.airflow.run import Run
 from include.control.jobs import backfills, rewinds, store
 from include.control.jobs.rewinds import Rewind
+from include.control.requesters import BACKFILL, REFRESH, REPLAY
 from include.control.store import audit, database
 from include.errors import DeclarationError, SluiceError, UsageError
 from include.flows import refreshes
@@ -52,7 +53,7 @@ def plan_backfill(run: Run) -> dict[str, str]:
     _preview(name, form, range_of)
     with database.transaction(database.connect(settings().control_url)) as connection:
         result = f"asked for as {run.id}: {range_of(catalog.load().table(name))}"
-        audit.record(connection, run.requester or "unknown", "backfill", name, form["reason"], result)
+        audit.record(connection, run.requester or "unknown", BACKFILL, name, form["reason"], result)
     return planned
 
 
@@ -161,17 +162,22 @@ def require_approved_rewind(number: int, answer: dict[str, Any] | None) -> None:
     store.approve(engine, stored, decision.by, decision.reason)
 
 
-REPLAY = "replay quarantine"
 REPLAYED_TABLES = [name for name, table in catalog.load().tables.items() if replays.refusal(table) is None]
 REPLAY_FORM = {
     "table": Param(type="string", enum=REPLAYED_TABLES, description="the table to move quarantined rows into"),
-    "rule": Param(None, type=["null", "string"], description="only rows that broke this rule; late rows need it"),
+    "rule": Param(
+        None,
+        type=["null", "string"],
+        maxLength=MOST_CHARACTERS,
+        description="only rows that broke this rule; late rows need it",
+    ),
     "reason": Param(**TEXT, description="for whoever reads the audit"),
 }
 
 
 def plan_replay(form: dict[str, Any], requester: str | None) -> None:
     """Writes the audit. Raises AirflowFailException if no row can be moved."""
+    form = checked(form, REPLAY_FORM)
     table = catalog.load().table(form["table"])
     if not locations.is_stored(table.quarantine):
         raise AirflowFailException(replays.no_quarantine(table))
@@ -184,12 +190,23 @@ def replay_arguments(form: dict[str, Any], run_id: str) -> list[str]:
     return ["--replay-quarantine", form["table"], *(["--rule", form["rule"]] if form["rule"] else []), "--run", run_id]
 
 
-def skip_without_source(run: Run) -> None:
-    """Skips the refresh of a view while a source table is not stored yet, or waits for its first load, which is no
-    failure of the view. Raises AirflowSkipException.
+REFRESH_FORM = {"reason": Param("", **OPTIONAL_TEXT, description="for whoever reads the audit")}
+
+
+def begin_refresh(run: Run) -> None:
+    """Writes into the audit who asked for the refresh of a view, unless that was a schedule.
+
+    Skips it while a source table is not stored yet, or waits for its first load, which is no failure of the view.
+    Raises AirflowSkipException.
     """
-    tables = catalog.load()
+    tables, form = catalog.load(), checked(run.form, REFRESH_FORM)
     view = tables.table(run.table)
+    if run.requester:
+        with database.transaction(database.connect(settings().control_url)) as connection:
+            words = run.requester, REFRESH, view.name, form["reason"], f"asked for as {run.id}"
+            # The task may be tried again.
+            if not audit.is_recorded(connection, *words):
+                audit.record(connection, *words)
     if missing := refreshes.missing_sources([view]).get(view.name):
         raise AirflowSkipException(refreshes.not_refreshed_words(view, missing))
     if awaited := first_load.awaited_by_view(database.connect(settings().control_url), tables, view):

@@ -1,6 +1,7 @@
 """The tasks of the DAG `maintain` before and after their window: plan and verify."""
 
 import time
+from typing import Any
 
 from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
@@ -8,6 +9,7 @@ from sqlalchemy import Engine, select
 
 from include import catalog, logs
 from include.airflow import in_driver
+from include.airflow.forms import OPTIONAL_TEXT, checked
 from include.airflow.supervisor import notify
 from include.control.flows import incidents, queue
 from include.control.flows.alarms import AlarmKind
@@ -15,7 +17,8 @@ from include.control.jobs import store, windows
 from include.control.jobs.store import DONE
 from include.control.jobs.windows import TableSize, Window
 from include.control.leases import lease
-from include.control.store import database, job_id
+from include.control.requesters import MAINTAIN
+from include.control.store import audit, database, job_id
 from include.control.store.schema import runs
 from include.delta.delta_log import Commit, DeltaLog
 from include.errors import UsageError
@@ -30,24 +33,42 @@ MOVING_SECONDS = 60
 MOST_BYTES_REWRITTEN = 512 * 2**20
 FORM = {
     "where": in_driver.WHERE_PARAM,
+    "reason": Param("", **OPTIONAL_TEXT, description="for whoever reads the audit"),
     "dry_run": Param(False, type="boolean", description="say what would be done, and do nothing"),
 }
 
 
-def plan(name: str, requester: str, dry_run: bool) -> int | None:
-    """Plan a window. Returns its number; None if it is not worth it, or with `dry_run`."""
-    engine = database.connect(settings().control_url)
-    table = catalog.load().table(name)
+def plan(name: str, requester: str | None, form: dict[str, Any]) -> int | None:
+    """Plan a window. Returns its number; None if it is not worth it, or with `dry_run`.
+
+    requester: the person whom the audit names; None: a schedule.
+    """
+    engine, form = database.connect(settings().control_url), checked(form, FORM)
+    table, dry_run = catalog.load().table(name), form["dry_run"]
     with database.reading(engine) as connection:
-        if name in windows.open_windows(connection, [name]):
-            logs.info("a window of it is open, and does what is worth it", name)
-            return None
+        is_open = name in windows.open_windows(connection, [name])
+    if is_open:
+        logs.info("a window of it is open, and does what is worth it", name)
+        _record(engine, name, requester, form, "nothing done, a window of it is open", has_effect=False)
+        return None
     window_plan = table_survey.plan_window(engine, table, catalog.load())
     logs.info("\n".join([*window_plan.lines(), *(window_plan.deletions() if dry_run else ())]))
     if dry_run:
         return None
     _settle_held_back(engine, table, window_plan.surveys)
-    return window_plan.store(engine, requester)
+    number = window_plan.store(engine, requester or audit.SCHEDULE)
+    result = "nothing done, nothing is worth it" if number is None else f"window {number} is planned"
+    _record(engine, name, requester, form, result, has_effect=number is not None)
+    return number
+
+
+def _record(
+    engine: Engine, table: str, requester: str | None, form: dict[str, Any], result: str, has_effect: bool
+) -> None:
+    """Write the request of a person into the audit. Schedules have the list of jobs, which is long enough."""
+    if requester and not form["dry_run"]:
+        with database.transaction(engine) as connection:
+            audit.record(connection, requester, MAINTAIN, table, form["reason"], result, has_effect)
 
 
 def ask_for_window(engine: Engine, table: Table, number: int, _run_id: str) -> int | str:

@@ -2,8 +2,6 @@
 does, and waits until the drivers have followed it.
 """
 
-import getpass
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from include.control.commands import ACKNOWLEDGED_HOURS, Action, Command, Result
 from include.control.flows import incidents, orders, placements
 from include.control.flows.incidents import LONGEST_HOURS
 from include.control.leases import lease
+from include.control.requesters import system_user
 from include.control.store import database
 from include.control.store.schema import drivers
 from include.control.supervision import supervision, supervisor_presence
@@ -82,7 +81,9 @@ def acknowledge(
     is_named = flow and (flow in tables.readers or flow in tables.tables or incidents.open_of(engine, flow))
     names = (flow,) if flow and is_named and not driver else _flows(tables, flow, driver)
     with database.transaction(engine) as connection:
-        results = commands.execute_in(connection, Command(Action.ACKNOWLEDGE, names, _user(), reason, hours=hours))
+        results = commands.execute_in(
+            connection, Command(Action.ACKNOWLEDGE, names, system_user(), reason, hours=hours)
+        )
     if not any(result.has_effect for result in results.values()):
         raise NotDone(_sentences(results))
     print(_sentences(results))
@@ -99,7 +100,7 @@ def _give(
     driver_name = to or (runs_all or [""])[0]
     with database.transaction(engine) as connection:
         before = _look(connection, flows, driver_name)
-        results = commands.execute_in(connection, Command(action, flows, _user(), reason, driver, to=to))
+        results = commands.execute_in(connection, Command(action, flows, system_user(), reason, driver, to=to))
         # In the same transaction: a driver may follow at once.
         asked = _look(connection, flows, driver_name)
     print(_sentences(results), flush=True)
@@ -121,15 +122,6 @@ def _flows(tables: Catalog, flow: str | None, driver: str | None) -> tuple[str, 
 
 def _sentences(results: dict[str, Result]) -> str:
     return "\n".join(f"{target}: {result}" for target, result in results.items())
-
-
-def _user() -> str:
-    """The name of the system's user, for the audit."""
-    try:
-        return os.environ.get("SUDO_USER") or getpass.getuser()
-    except (KeyError, OSError):
-        # A container's user may have no name.
-        return f"user {os.getuid()}"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """The command about erasures of subjects: where one lies, the request, and the check of a certificate."""
 
-import getpass
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +10,7 @@ import typer
 from include import catalog
 from include.cli.output import Json, show
 from include.control import suppression
+from include.control.requesters import system_user
 from include.control.store import database
 from include.erasure import certificate, requests, scan
 from include.erasure.requests import Request
@@ -72,7 +72,7 @@ def _plan(request: Request, reason: str, as_json: bool) -> None:
     # Refuses a lake that cannot be scanned, before anybody approves.
     scan.roots()
     engine = database.connect(settings().control_url)
-    job = requests.plan(engine, catalog.load(), request, getpass.getuser(), reason)
+    job = requests.plan(engine, catalog.load(), request, system_user(), reason)
     lines = [
         f"{job.id} is planned: {job.message}",
         f"approve it in Airflow (DAG erase, number {job.number}), or begin it: "

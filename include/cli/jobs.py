@@ -19,6 +19,7 @@ from include.control.jobs.rewinds import Rewind
 from include.control.jobs.stale_rows import Stale
 from include.control.jobs.store import FAILED, PLANNED, StoredJob
 from include.control.jobs.windows import Window
+from include.control.requesters import system_user
 from include.control.store import database
 from include.control.store.job_id import JobKind
 from include.delta.delta_log import DeltaLog
@@ -33,6 +34,7 @@ from include.settings import settings
 OfTable = Annotated[str | None, typer.Argument(metavar="TABLE", help="Of this table only.")]
 # An unfinished job that nobody does any more. No job is stored in this state.
 DIED = "died"
+Why = Annotated[str, typer.Option("--reason", metavar="WHY", help="For whoever reads the audit.")]
 Reader = Annotated[str, typer.Option("--name", metavar="WHO", help="The reader, by a name of its own.")]
 
 
@@ -240,6 +242,7 @@ def hold(
     version: Annotated[int, typer.Option(metavar="N", help="The oldest version that the reader needs.")],
     hours: Annotated[float, typer.Option(metavar="H", help="For so long from now on.")],
     name: Reader,
+    reason: Why = "",
 ) -> None:
     """Keep a version of a table, and every later one, for a reader. Repeat it to move the hold."""
     # A hold on a misspelled table would go unnoticed until the files are deleted.
@@ -251,13 +254,15 @@ def hold(
         raise UsageError(
             f"--version is {version}, and the log of {table} holds {log.versions[0]} to {log.newest}: name one of these"
         )
-    vacuum_holds.register(database.connect(settings().control_url), name, table, version, hours)
+    engine = database.connect(settings().control_url)
+    vacuum_holds.register(engine, name, table, version, hours, system_user(), reason)
     print(f"{table} keeps version {version} and every later one for {name}, for {hours:g} h from now on")
 
 
-def release_hold(table: TableName, name: Reader) -> None:
+def release_hold(table: TableName, name: Reader, reason: Why = "") -> None:
     """Keep nothing of a table for the reader any more."""
-    if vacuum_holds.unregister(database.connect(settings().control_url), name, table):
+    engine = database.connect(settings().control_url)
+    if vacuum_holds.unregister(engine, name, table, system_user(), reason):
         print(f"{table} keeps nothing for {name} any more")
     else:
         print(f"nothing done, {table} keeps nothing for {name}")

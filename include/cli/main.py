@@ -24,6 +24,7 @@ COMMANDS = {
         "demo": ("include.local.demo:main", "a walk through it"),
         "report": ("include.cli.report:write", "all of it as HTML"),
         "grants": ("include.cli.grants:show_grants", "rights in PostgreSQL"),
+        "pseudonyms": ("include.cli.pseudonyms:pseudonyms", "and their key"),
     },
     "Your tables": {
         "check": ("include.local.check:main", "find mistakes"),

@@ -1,6 +1,5 @@
 """The commands about rows: rules they broke, quarantines, batches, where a record ended, and the accounting."""
 
-import getpass
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from include.checkpoints import offset_ranges
 from include.checkpoints.checkpoint_files import Restart
 from include.cli.output import Json, Limit, TableName, moment, show
 from include.control import accepted_differences, personal_data
+from include.control.requesters import system_user
 from include.control.store import database
 from include.errors import LedgerMismatch, UsageError
 from include.flows.batches import BatchRecord, OtherCommit
@@ -68,7 +68,7 @@ def show_quarantine(
     """Show the newest N rows of a table's quarantine, and why they are there."""
     owner = catalog.load().owner(table)
     if show_personal:
-        owner = personal_data.shown(owner, getpass.getuser(), reason)
+        owner = personal_data.shown(owner, system_user(), reason)
     newest = sample(owner, limit) if locations.is_stored(owner.quarantine) else Sample([], 0, 0, {})
     document = {"table": owner.name, "quarantine": owner.quarantine, **asdict(newest)}
     nothing = f"{owner.quarantine} holds no rows" if owner.has_quarantine else f"no rule of {owner.name} quarantines"
@@ -305,4 +305,4 @@ def _accept(named: list[Table], keys: Iterable[str], reason: str | None) -> None
         if key not in found:
             raise UsageError(f"{named[0].name} has no difference '{key}': verify {named[0].name} lists them")
         engine = database.connect(settings().control_url)
-        accepted_differences.accept(engine, named[0].name, key, str(found[key]), getpass.getuser(), reason)
+        accepted_differences.accept(engine, named[0].name, key, str(found[key]), system_user(), reason)

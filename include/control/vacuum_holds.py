@@ -2,28 +2,37 @@
 
 from sqlalchemy import Connection, Engine, delete, select
 
-from include.control.store import database
+from include.control.store import audit, database
 from include.control.store.schema import readers, releases
 from include.errors import FlowBroken
 
+HOLD, RELEASE_HOLD = "hold", "release hold"
 
-def register(engine: Engine, name: str, table: str, version: int, hours: float) -> None:
+
+def register(
+    engine: Engine, name: str, table: str, version: int, hours: float, requester: str, reason: str = ""
+) -> None:
     """Keep this version and every later one of `table` for the reader `name`, for this many hours. Raises Unreachable.
 
-    A second registration of the same reader replaces the first.
+    A second registration of the same reader replaces the first. The audit has each.
     """
     with database.transaction(engine) as connection:
         now = database.now(connection)
         values = {"name": name, "target": table, "version": version, "since": now, "ends_at": now + hours * 3600}
         statement = database.insert(connection, readers).values(values)
         connection.execute(statement.on_conflict_do_update(index_elements=["name", "target"], set_=values))
+        result = f"version {version} and every later one are kept for {name}, for {hours:g} h"
+        audit.record(connection, requester, HOLD, table, reason, result)
 
 
-def unregister(engine: Engine, name: str, table: str) -> bool:
+def unregister(engine: Engine, name: str, table: str, requester: str, reason: str = "") -> bool:
     """Delete a registration. Returns whether there was one. Raises Unreachable."""
     with database.transaction(engine) as connection:
         is_reader = (readers.c.name == name) & (readers.c.target == table)
-        return connection.execute(delete(readers).where(is_reader)).rowcount > 0
+        was_held = connection.execute(delete(readers).where(is_reader)).rowcount > 0
+        result = f"nothing is kept for {name} any more" if was_held else f"nothing done, nothing is kept for {name}"
+        audit.record(connection, requester, RELEASE_HOLD, table, reason, result, was_held)
+        return was_held
 
 
 def registered(engine: Engine, table: str) -> list[tuple[str, int, float]]:

@@ -15,7 +15,7 @@ from include.catalog import Catalog
 from include.control import suppression
 from include.control.jobs import store
 from include.control.jobs.store import StoredJob
-from include.control.store import database
+from include.control.store import audit, database
 from include.control.store.job_schema import jobs
 from include.erasure.needles import Needles
 from include.errors import UsageError
@@ -61,6 +61,7 @@ def plan(engine: Engine, tables: Catalog, request: Request, requester: str, reas
         number = store.insert_job(
             connection, KIND, declared[0].name, requester, reason=reason, message=count, parameters=parameters
         )
+        audit.record(connection, requester, KIND, declared[0].name, reason, f"{KIND} {number} is asked for: {count}")
         # Inside the transaction: a job without its request could never be done.
         _write(number, request)
         return store.read(connection, StoredJob, number, KIND)
@@ -81,9 +82,7 @@ def forget(number: int) -> None:
     """Delete who was named."""
     file = file_of(number)
     if file.exists():
-        # What a file system keeps of a deleted file is its content.
-        file.write_bytes(b"\0" * file.stat().st_size)
-        file.unlink()
+        private_files.destroy(file)
 
 
 def forget_ended(engine: Engine) -> None:

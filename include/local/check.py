@@ -1,6 +1,5 @@
 """The commands that open a Spark session, `make check` and `sluice preview`: each is replaced by a process with one."""
 
-import getpass
 import os
 import sys
 from functools import partial
@@ -11,6 +10,7 @@ import typer
 
 from include import catalog
 from include.control import personal_data
+from include.control.requesters import system_user
 from include.errors import report
 from include.local import environment, install, java
 from include.settings import ROOT, settings
@@ -54,7 +54,7 @@ def preview(
     arguments += ["--from-file", str(from_file)] if from_file else []
     if show_personal:
         tables = catalog.load()
-        personal_data.shown(tables.steps.get(table) or tables.table(table), getpass.getuser(), reason)
+        personal_data.shown(tables.steps.get(table) or tables.table(table), system_user(), reason)
         arguments.append("--show-personal")
     _replace_by("spark-submit", [str(ROOT / "jobs" / "preview.py"), *arguments, *(["--json"] if as_json else [])], {})
 

@@ -211,7 +211,7 @@ class Scenario:
 
     def register(self, table: str, ends_after: int) -> str:
         name, version = f"reader {uuid.uuid4().hex[:6]} of {table}", log(table).newest
-        vacuum_holds.register(self.engine, name, table, version, hours=1)
+        vacuum_holds.register(self.engine, name, table, version, hours=1, requester="ann")
         self.readers.append(Reader(name, table, version, rows_at(table, version), ends_after))
         return "a reader registered"
 
@@ -221,7 +221,7 @@ class Scenario:
         def act(reader: Reader) -> str:
             reader.read_again()
             if reader.ends_after <= number:
-                vacuum_holds.unregister(self.engine, reader.name, reader.table)
+                vacuum_holds.unregister(self.engine, reader.name, reader.table, "ann")
                 self.readers.remove(reader)
             return RETURNED
 

@@ -113,7 +113,13 @@ def plan(
 ) -> Rewind:
     """Store a new rewind, which begins later. Raises Unreachable."""
     parameters = {"moment": moment, "cut": _cut_json(cut), "views": list(views), "key": uuid.uuid4().hex}
-    return store.plan(engine, Rewind, table, requester, reason=reason, message=f"to {moment}", parameters=parameters)
+    message = f"to {moment}"
+    with database.transaction(engine) as connection:
+        number = store.insert_job(
+            connection, Rewind.KIND, table, requester, reason=reason, message=message, parameters=parameters
+        )
+        audit.record(connection, requester, "rewind", table, reason, f"rewind {number} is asked for: {message}")
+        return store.read(connection, Rewind, number)
 
 
 def unfinished(engine: Engine, tables: Collection[str]) -> list[Rewind]:

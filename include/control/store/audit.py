@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from include.control.store import audit_chain, database
 from include.control.store.audit_chain import SCALING as SCALING
@@ -26,6 +26,13 @@ def record(
     texts = {"who": requester, "approver": approver, "action": action, "target": target, "reason": reason}
     values = {name: value and storable(value) for name, value in {**texts, "result": result}.items()}
     database.before_commit(connection, partial(_append, connection, {**values, "has_effect": has_effect}))
+
+
+def is_recorded(connection: Connection, requester: str, action: str, target: str, reason: str, result: str) -> bool:
+    """Whether the audit has such a row."""
+    texts = {"who": requester, "action": action, "target": target, "reason": reason, "result": result}
+    is_same = [audits.c[name] == storable(value) for name, value in texts.items()]
+    return connection.execute(select(audits.c.number).where(*is_same).limit(1)).first() is not None
 
 
 def _append(connection: Connection, row: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 
 from include import catalog, logs
 from include.catalog import Catalog
+from include.control import requesters
 from include.control.jobs import backfills, store
 from include.control.jobs.backfills import Backfill, Follower
 from include.control.jobs.job import Job
@@ -32,8 +33,17 @@ from include.settings import settings
 from include.spec import Table
 
 
-def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool, alone: bool = False) -> None:
+def run(
+    table: Table,
+    tables: Catalog,
+    range_: Slice,
+    who: str,
+    dry_run: bool,
+    alone: bool = False,
+    reason: str = store.BY_HAND,
+) -> None:
     """Backfills a range, or with `dry_run` prints what that would do. alone: do not backfill downstream tables.
+    reason: for the audit, where `who` is no run of Airflow.
 
     Raises UsageError if that is impossible, LeaseHeld if another job does the same, Unreachable, and FlowFailed.
     """
@@ -46,6 +56,8 @@ def run(table: Table, tables: Catalog, range_: Slice, who: str, dry_run: bool, a
         return
     engine = database.connect(settings().control_url)
     backfills.require_not_given_up(engine, table.name, range_, who)
+    if who == store.BY_HAND:
+        requesters.record(engine, requesters.BACKFILL, table.name, reason, f"asked for by hand: {range_}")
     with open_worker(engine, tables, f"backfill {table.name}", [table.name]) as worker:
         requested = backfills.begin(engine, table.name, range_, who)
         BackfillJob(engine, job_id.backfill(requested.root), requested.number if alone else None).work(worker)

@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 
 from include import logs
 from include.catalog import Catalog
+from include.control import requesters
 from include.control.jobs import stale_rows, store
 from include.control.jobs.job import Job
 from include.control.store import database
@@ -83,9 +84,9 @@ class RefreshRun:
         return refreshed.commit.version
 
 
-def run(name: str, views: list[Table], tables: Catalog, table: str = "") -> None:
+def run(name: str, views: list[Table], tables: Catalog, table: str = "", reason: str | None = None) -> None:
     """Refreshes those of `views`, in graph order, that the run `name` has not refreshed yet. table: that was named, or
-    else the first view.
+    else the first view. reason: for the audit, of who begins it by hand; None: a run of Airflow.
 
     Skips a view whose source is not stored yet, or that waits for a first load, and logs that. Raises LeaseHeld if a
     view has another window, Unreachable, and FlowFailed if a view cannot be computed. Raises FlowBroken if another run
@@ -94,6 +95,8 @@ def run(name: str, views: list[Table], tables: Catalog, table: str = "") -> None
     engine = database.connect(settings().control_url)
     refresh_run = _prepared(engine, name, views, tables)
     target = table or views[0].name
+    if reason is not None:
+        requesters.record(engine, requesters.REFRESH, target, reason)
     for view in refresh_run.views:
         if view not in refresh_run.left:
             logs.info(f"nothing done, run '{name}' has refreshed it", view.name)

@@ -19,6 +19,7 @@ from sqlalchemy import Engine
 
 from include import logs
 from include.catalog import Catalog
+from include.control import requesters
 from include.control.jobs import store
 from include.control.jobs.job import Job
 from include.control.store import database
@@ -137,8 +138,16 @@ class ReplayOutcome:
         return [f"{table.quarantine}: {counts}", *violations]
 
 
-def run(table: Table, tables: Catalog, rules: list[str], dry_run: bool, requester: str = store.BY_HAND) -> None:
+def run(
+    table: Table,
+    tables: Catalog,
+    rules: list[str],
+    dry_run: bool,
+    requester: str = store.BY_HAND,
+    reason: str = store.BY_HAND,
+) -> None:
     """Replays the rows that broke one of `rules`; without `rules`, all but late ones. requester: a run, or by hand.
+    reason: for the audit, where it is no run.
 
     Raises UsageError if nothing can be replayed, LeaseHeld if the table has another window, Unreachable, and FlowFailed
     if a step fails.
@@ -150,6 +159,8 @@ def run(table: Table, tables: Catalog, rules: list[str], dry_run: bool, requeste
         print("\n".join(_count_outcome(checked_rows).lines(table)), flush=True)
         return
     engine = database.connect(settings().control_url)
+    if requester == store.BY_HAND:
+        requesters.record(engine, requesters.REPLAY, table.name, reason)
     job = begin(engine, table, rules, requester)
     with open_worker(engine, tables, f"replay {table.name}", [table.name, table.quarantine]) as worker:
         ReplayJob(engine, job).work(worker)

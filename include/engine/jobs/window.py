@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from include.catalog import Catalog
+from include.control import requesters
 from include.control.jobs import store
 from include.control.jobs.job import Job
 from include.control.jobs.store import DONE
@@ -21,8 +22,9 @@ def dry_run(table: Table, tables: Catalog) -> None:
     print("\n".join([*plan.lines(), *plan.deletions()]))
 
 
-def run(table: Table, tables: Catalog, number: int | None = None) -> None:
+def run(table: Table, tables: Catalog, number: int | None = None, reason: str = store.BY_HAND) -> None:
     """Does the maintenance that is worth doing, in a window. number: of the planned window in the calendar, if any.
+    reason: for the audit, where none is planned.
 
     Raises LeaseHeld if the table has another window, Unreachable, and FlowFailed if a step fails.
     """
@@ -31,6 +33,8 @@ def run(table: Table, tables: Catalog, number: int | None = None) -> None:
         plan = table_survey.plan_window(engine, table, tables)
         print("\n".join(plan.lines()), flush=True)
         number = plan.store(engine, store.BY_HAND)
+        result = "nothing is worth it" if number is None else f"asked for by hand: window {number}"
+        requesters.record(engine, requesters.MAINTAIN, table.name, reason, result)
         if number is None:
             return
     with open_worker(engine, tables, f"maintain {table.name}", table_survey.stored_tables(table)) as worker:

@@ -25,7 +25,7 @@ def current_seconds(engine: Engine) -> float:
 
 def test_a_reader_counts_from_now_on_for_its_table_alone(engine: Engine):
     seconds_before = current_seconds(engine)
-    vacuum_holds.register(engine, "report", TABLE, version=7, hours=1)
+    vacuum_holds.register(engine, "report", TABLE, version=7, hours=1, requester="ann")
     [(name, version, since)] = vacuum_holds.registered(engine, TABLE)
     assert (name, version) == ("report", 7)
     assert seconds_before <= since <= current_seconds(engine)
@@ -33,26 +33,26 @@ def test_a_reader_counts_from_now_on_for_its_table_alone(engine: Engine):
 
 
 def test_it_counts_for_as_many_hours_as_it_asked_for(engine: Engine):
-    vacuum_holds.register(engine, "report", TABLE, version=7, hours=2.5)
+    vacuum_holds.register(engine, "report", TABLE, version=7, hours=2.5, requester="ann")
     with database.transaction(engine) as connection:
         row = connection.execute(select(readers)).one()
     assert row.ends_at - row.since == pytest.approx(2.5 * 3600)
 
 
 def test_a_reader_that_registers_again_moves(engine: Engine):
-    vacuum_holds.register(engine, "report", TABLE, version=7, hours=1)
+    vacuum_holds.register(engine, "report", TABLE, version=7, hours=1, requester="ann")
     with database.transaction(engine) as connection:
         connection.execute(update(readers).values(since=1.0, ends_at=2.0))
-    vacuum_holds.register(engine, "report", TABLE, version=9, hours=1)
+    vacuum_holds.register(engine, "report", TABLE, version=9, hours=1, requester="ann")
     [(name, version, since)] = vacuum_holds.registered(engine, TABLE)
     assert (name, version) == ("report", 9)
     assert since > 1
 
 
 def test_one_name_may_read_several_tables_and_a_table_have_several_readers(engine: Engine):
-    vacuum_holds.register(engine, "report", TABLE, version=7, hours=1)
-    vacuum_holds.register(engine, "report", OTHER, version=3, hours=1)
-    vacuum_holds.register(engine, "backup", TABLE, version=5, hours=1)
+    vacuum_holds.register(engine, "report", TABLE, version=7, hours=1, requester="ann")
+    vacuum_holds.register(engine, "report", OTHER, version=3, hours=1, requester="ann")
+    vacuum_holds.register(engine, "backup", TABLE, version=5, hours=1, requester="ann")
     assert [(name, version) for name, version, _ in vacuum_holds.registered(engine, TABLE)] == [
         ("backup", 5),
         ("report", 7),
@@ -61,7 +61,7 @@ def test_one_name_may_read_several_tables_and_a_table_have_several_readers(engin
 
 
 def test_a_reader_whose_time_is_over_holds_nothing_back(engine: Engine):
-    vacuum_holds.register(engine, "report", TABLE, version=7, hours=1)
+    vacuum_holds.register(engine, "report", TABLE, version=7, hours=1, requester="ann")
     with database.transaction(engine) as connection:
         connection.execute(update(readers).values(ends_at=database.now(connection) - 1))
     assert vacuum_holds.registered(engine, TABLE) == []
@@ -69,9 +69,9 @@ def test_a_reader_whose_time_is_over_holds_nothing_back(engine: Engine):
 
 def test_a_reader_lets_go_of_one_table_and_is_told_whether_it_held_it(engine: Engine):
     for table in (TABLE, OTHER):
-        vacuum_holds.register(engine, "report", table, version=7, hours=1)
-    assert vacuum_holds.unregister(engine, "report", TABLE) is True
-    assert vacuum_holds.unregister(engine, "report", TABLE) is False
+        vacuum_holds.register(engine, "report", table, version=7, hours=1, requester="ann")
+    assert vacuum_holds.unregister(engine, "report", TABLE, "ann") is True
+    assert vacuum_holds.unregister(engine, "report", TABLE, "ann") is False
     assert vacuum_holds.registered(engine, TABLE) == []
     assert vacuum_holds.registered(engine, OTHER)
 

@@ -439,6 +439,7 @@ def test_a_rewind_tells_whether_its_job_lives_and_its_last_failure_and_the_audit
         is_of_rewind = (audits.c.action == "rewind") & (audits.c.target == rewind.table)
         results = connection.execute(select(audits.c.result).where(is_of_rewind).order_by(audits.c.number)).scalars()
         assert list(results) == [
+            *(f"rewind {one.number} is asked for: to {one.moment}" for one in (rewind, other)),
             f"to {rewind.moment}: approved by grace",
             "done: one row is missing",
             "done: all is back",
