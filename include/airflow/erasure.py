@@ -7,6 +7,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from include import catalog
 from include.airflow.approvals import evaluate_approval
+from include.airflow.forms import checked
 from include.control.jobs import store
 from include.control.jobs.store import PLANNED, StoredJob
 from include.control.store import database
@@ -14,7 +15,11 @@ from include.erasure import certificate, requests
 from include.errors import SluiceError
 from include.settings import settings
 
-FORM = {"number": Param(type="integer", minimum=1, description="of the erasure that `sluice erase` has planned")}
+FORM = {
+    "number": Param(
+        type="integer", minimum=1, maximum=2**31 - 1, description="of the erasure that `sluice erase` has planned"
+    )
+}
 TABLES = [table.name for table in catalog.load().tables.values() if table.subject]
 
 
@@ -25,7 +30,7 @@ def plan(form: dict[str, Any]) -> tuple[int, str]:
     """
     engine = database.connect(settings().control_url)
     try:
-        job = store.get(engine, StoredJob, int(form["number"]), requests.KIND)
+        job = store.get(engine, StoredJob, checked(form, FORM)["number"], requests.KIND)
         # Without its file nobody knows whom to erase.
         request = None if job.ended_at else requests.of(job)
     except SluiceError as error:

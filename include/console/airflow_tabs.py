@@ -28,11 +28,13 @@ def place(readings: Readings, dag: str, form: Mapping[str, Any]) -> str:
     """
     verb, _, own_table = dag.partition(".")
     look = readings.look()
-    table, flow, driver = form.get("table") or own_table, form.get("flow"), form.get("driver")
+    # Whoever triggers a DAG of their own may name anything, such as a list.
+    named = {name: value for name, value in form.items() if isinstance(value, str)}
+    table, flow, driver = named.get("table") or own_table, named.get("flow"), named.get("driver")
     if table in {stored.table for stored in look.snapshot.tables}:
-        return f"table/{words.in_url(str(table))}"
+        return f"table/{words.in_url(table)}"
     if flow in {line.flow for line in look.lines}:
-        return f"flow/{words.in_url(str(flow))}"
+        return f"flow/{words.in_url(flow)}"
     if driver:
         return f"?{urlencode({'driver': driver})}"
     if verb in JOBS:
