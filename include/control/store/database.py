@@ -97,7 +97,7 @@ def _wait(connection: Any, timeout_error: type[Exception], generator: Any, inter
 
 URLS = {"sqlite", "postgresql+psycopg"}
 MISTAKES = (DataError, IntegrityError, ProgrammingError)
-READ_ONLY_SQL_TRANSACTION = "25006"
+READ_ONLY_SQL_TRANSACTION, INSUFFICIENT_PRIVILEGE = "25006", "42501"
 LAST_ACTIONS = "sluice.last_actions"
 
 
@@ -253,12 +253,18 @@ def _error_code(error: DBAPIError) -> object:
 
 
 @contextmanager
-def _raises_unreachable(subject: str, remedy: str, mistakes: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def _raises_unreachable(subject: str, remedy: str, mistakes: tuple[type[DBAPIError], ...] = ()) -> Iterator[None]:
     try:
         with limited():
             yield
-    except mistakes:
-        raise
+    except mistakes as error:
+        if _error_code(error) != INSUFFICIENT_PRIVILEGE:
+            raise
+        reason = " ".join(str(error.orig).split())
+        raise UsageError(
+            f"the login of SLUICE_CONTROL_URL may not do that ({reason}): use one whose role may, see "
+            f"docs/operate/access.md"
+        ) from error
     except (DBAPIError, TimeoutError) as error:
         if (
             getattr(error.orig if isinstance(error, DBAPIError) else None, "sqlite_errorcode", None)

@@ -75,6 +75,14 @@ def test_each_role_sees_the_pages_and_buttons_that_the_table_says(manager, monke
     assert has_buttons is ours.includes(access.least(Place.RUN, "control.stream"))
 
 
+def test_whoever_has_no_role_sees_no_page(manager):
+    client = TestClient(console.create())
+    client.app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="eve", role=None)
+    for page in [*names(Place.PAGE), "/no/such/page"]:
+        path = f"{page}/any" if page in ("/flow", "/table", "/dag", "/static") else page
+        assert client.get(path).status_code == 403, page
+
+
 @pytest.fixture
 def set_up(monkeypatch: pytest.MonkeyPatch, home: Path):
     def change(**variables: str) -> None:

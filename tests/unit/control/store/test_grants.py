@@ -1,11 +1,14 @@
 """On PostgreSQL, a reader only reads, a driver changes neither the audit nor the schema, and both do their work."""
 
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 from sqlalchemy import Engine, delete, insert, select, text, update
-from sqlalchemy.exc import ProgrammingError
 
+from include import catalog
+from include.catalog import Catalog
+from include.cli import main as cli
 from include.console.readings import Readings
 from include.control import cleanup, commands
 from include.control.cleanup import DAY_SECONDS
@@ -17,6 +20,8 @@ from include.control.store.audit_chain import Kind
 from include.control.store.grants import Role
 from include.control.store.job_schema import metadata
 from include.control.store.schema import audits, snapshots, versions
+from include.errors import UsageError
+from include.spec import Delta, Table
 from tests.support.postgresql import Server
 
 FLOW = "silver.orders"
@@ -32,7 +37,7 @@ def as_role(on_postgresql: Engine, postgresql: Server) -> Iterator[Callable[[Rol
     def connect(role: Role) -> Engine:
         login = f"one_{role}"
         with database.transaction(on_postgresql) as connection:
-            if not connection.execute(text(f"SELECT FROM pg_roles WHERE rolname = '{login}'")).first():
+            if not connection.execute(text(f"SELECT 1 FROM pg_roles WHERE rolname = '{login}'")).first():
                 connection.execute(text(f"CREATE ROLE {login} LOGIN IN ROLE {role}"))
         engines.append(database.connect.__wrapped__(postgresql.url.replace("sluice@", f"{login}@")))
         return engines[-1]
@@ -45,7 +50,7 @@ def as_role(on_postgresql: Engine, postgresql: Server) -> Iterator[Callable[[Rol
 def refuses(engine: Engine, *statements) -> None:
     for statement in statements:
         with (
-            pytest.raises(ProgrammingError, match=r"permission denied|must be owner"),
+            pytest.raises(UsageError, match=r"login of SLUICE_CONTROL_URL may not do that .*(denied|must be owner)"),
             database.transaction(engine) as connection,
         ):
             connection.execute(text(statement) if isinstance(statement, str) else statement)
@@ -72,6 +77,23 @@ def test_a_reader_sees_every_table_and_page_and_writes_nothing(on_postgresql, as
         assert audit_chain.verify(connection, database.now(connection)).findings == []
     refuses(reader, *DDL, *(delete(table) for table in metadata.tables.values()))
     refuses(reader, insert(snapshots).values(part="x", at=1.0, document="{}"), update(audits).values(who="eve"))
+
+
+@pytest.mark.parametrize(
+    "words", [("stop", FLOW), ("ack", FLOW), ("release-hold", FLOW, "--name", "report"), ("grants", "--apply")]
+)
+def test_a_command_of_an_admin_is_refused_in_a_sentence_to_whoever_has_only_the_login_of_a_reader(
+    as_role, own_settings, monkeypatch, words: tuple[str, ...]
+):
+    reader = as_role(Role.READER)
+    own_settings(SLUICE_CONTROL_URL=reader.url.render_as_string(hide_password=False))
+    tables = Catalog({FLOW: Table(name=FLOW, comment="", source=Delta("bronze.orders"), schema="id BIGINT")})
+    monkeypatch.setattr(catalog, "load", lambda: tables)
+    monkeypatch.setattr(sys, "argv", ["sluice", *words, "--reason", "a test"])
+    with pytest.raises(UsageError, match="may not do that"):
+        cli.main()
+    with database.reading(reader) as connection:
+        assert connection.execute(select(audits)).all() == []
 
 
 def test_a_driver_does_its_work_and_changes_neither_the_audit_nor_the_schema(as_role, holder):
