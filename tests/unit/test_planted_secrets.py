@@ -13,13 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+import jsonschema
 import pyarrow as pa
 import pytest
+import yaml
 from pyarrow import parquet
 
 from include import logs, personal
 from include.airflow.launchers import standalone, submit
 from include.airflow.launchers.kubernetes import Kubernetes
+from include.airflow.launchers.yarn import Yarn
 from include.control.store import audit, database
 from include.engine.commit import CommitMetadata
 from include.errors import UsageError
@@ -136,7 +139,11 @@ def body_for_the_master() -> str:
     return json.dumps(launcher._request(submit.JOB, ["--driver", "main"], "main")) + repr(launcher)
 
 
-@pytest.mark.parametrize("rendered", [command_of_pods, body_for_the_master])
+def command_for_yarn() -> str:
+    return " ".join(Yarn("http://manager:8088", "streams").options("sluice-main-1"))
+
+
+@pytest.mark.parametrize("rendered", [command_of_pods, body_for_the_master, command_for_yarn])
 def test_no_secret_is_handed_to_a_cluster_manager(rendered: Callable[[], str], planted: Planted, own_settings):
     own_settings(SLUICE_CONTROL_URL=URL)
     text = rendered()
@@ -146,10 +153,24 @@ def test_no_secret_is_handed_to_a_cluster_manager(rendered: Callable[[], str], p
 
 def test_a_password_in_the_url_of_the_control_database_is_refused_without_being_named(planted: Planted, own_settings):
     own_settings(SLUICE_CONTROL_URL=URL.replace("sluice@", f"sluice:{planted.tokens[0]}@"))
-    for rendered in (command_of_pods, body_for_the_master):
+    for rendered in (command_of_pods, body_for_the_master, command_for_yarn):
         with pytest.raises(UsageError) as error:
             rendered()
         assert planted.tokens[0] not in str(error.value)
+
+
+def test_the_settings_of_the_chart_which_pods_show_take_no_secret(planted: Planted):
+    chart = ROOT / "deploy" / "helm" / "sluice"
+    schema, values = (
+        json.loads((chart / "values.schema.json").read_text()),
+        yaml.safe_load((chart / "values.yaml").read_text()),
+    )
+    jsonschema.validate(values, schema)
+    in_address = {"OPENLINEAGE_URL": f"https://user:{planted.tokens[0]}@lineage.example"}
+    for name, value in [*planted.variables.items(), *in_address.items()]:
+        settings_with_it = {**values, "settings": {**values["settings"], name: value}}
+        if jsonschema.Draft7Validator(schema).is_valid(settings_with_it):
+            assert not holds(value.encode(), planted.tokens), name
 
 
 # What is printed of settings, and of rows.
