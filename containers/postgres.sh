@@ -1,9 +1,9 @@
 #!/bin/sh
-# Makes the database cluster if there is none, gives its two users the passwords of the environment, and runs it.
+# Makes the database cluster if there is none, gives its users the passwords of the environment, and runs it.
 set -eu
 
-data=/var/lib/postgresql/data
-programs=$(echo /usr/lib/postgresql/*/bin)
+data=${PGDATA:-/var/lib/postgresql/data}
+programs=${POSTGRESQL_PROGRAMS:-$(echo /usr/lib/postgresql/*/bin)}
 
 # In single-user mode, before anybody can connect. Each line is a statement.
 alone() {
@@ -15,7 +15,7 @@ if [ ! -d "$data" ]; then
     rm -rf "$data.new"
     "$programs/initdb" --pgdata="$data.new" --auth-local=peer --auth-host=scram-sha-256 --no-locale --encoding=UTF8
     echo "host all all all scram-sha-256" >> "$data.new/pg_hba.conf"
-    # Drivers know the password of `control` alone, and must not read Airflow's database.
+    # Drivers know a password of the control database alone, and must not read Airflow's.
     alone "$data.new" <<END
 CREATE ROLE airflow LOGIN
 CREATE ROLE control LOGIN
@@ -30,8 +30,23 @@ quoted() {
     printf "%s" "$1" | sed "s/'/''/g"
 }
 
+# Those of an earlier release had the owner alone. `include.containers.migrate` gives the roles their rights.
+exists() {
+    printf "SELECT FROM pg_roles WHERE rolname = '%s'" "$1"
+}
+
 alone "$data" <<END
+$(for role in sluice_reader sluice_driver sluice_supervisor; do
+    echo "DO \$\$ BEGIN IF NOT EXISTS ($(exists $role)) THEN CREATE ROLE $role; END IF; END \$\$"
+done)
+$(for part in driver supervisor; do
+    login="control_$part"
+    echo "DO \$\$ BEGIN IF NOT EXISTS ($(exists $login)) THEN CREATE ROLE $login LOGIN IN ROLE sluice_$part; END IF; END \$\$"
+done)
+GRANT CONNECT ON DATABASE control TO sluice_reader, sluice_driver, sluice_supervisor
+ALTER ROLE control_driver PASSWORD '$(quoted "$CONTROL_DRIVER_PASSWORD")'
+ALTER ROLE control_supervisor PASSWORD '$(quoted "$CONTROL_SUPERVISOR_PASSWORD")'
 ALTER ROLE airflow PASSWORD '$(quoted "$AIRFLOW_DATABASE_PASSWORD")'
 ALTER ROLE control PASSWORD '$(quoted "$CONTROL_DATABASE_PASSWORD")'
 END
-exec "$programs/postgres" -D "$data" -c "listen_addresses=*" -c max_connections=200
+exec "$programs/postgres" -D "$data" -c "listen_addresses=*" -c max_connections=200 "$@"

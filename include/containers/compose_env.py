@@ -33,6 +33,8 @@ VALUES = {
     # Airflow signs by HS512, and warns about less than 64 bytes.
     "AIRFLOW_JWT_SECRET": lambda: secrets.token_urlsafe(64),
     "CONTROL_DATABASE_PASSWORD": lambda: secrets.token_urlsafe(32),
+    "CONTROL_DRIVER_PASSWORD": lambda: secrets.token_urlsafe(32),
+    "CONTROL_SUPERVISOR_PASSWORD": lambda: secrets.token_urlsafe(32),
     "KAFKA_CLUSTER_ID": _cluster_id,
     "SPARK_AUTH_SECRET": lambda: secrets.token_urlsafe(48),
     "SPARK_REST_KEY": _key,

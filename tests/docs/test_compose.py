@@ -1,13 +1,29 @@
 """docker-compose.yaml and the Dockerfile, as far as a test can check them without a container engine."""
 
+import os
 import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psycopg
 import pytest
+import sqlalchemy
 import yaml
 
-from include.containers import compose_env
-from tests.conftest import ROOT
+from include.containers import compose_env, migrate
+from include.control import commands
+from include.control.commands import Action, Command
+from include.control.store import database
+from include.local import postgresql
+from include.settings import settings
+from tests.conftest import ROOT, free_port
+from tests.support.waiting import wait_until
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
@@ -22,11 +38,16 @@ KNOWN_BY = {
     "AIRFLOW_DATABASE_PASSWORD": AIRFLOW | {"postgres"},
     "AIRFLOW_FERNET_KEY": AIRFLOW,
     "AIRFLOW_JWT_SECRET": AIRFLOW,
-    "CONTROL_DATABASE_PASSWORD": PLATFORM | {"postgres"},
+    "CONTROL_DATABASE_PASSWORD": {"postgres", "control-migrate"},
+    "CONTROL_DRIVER_PASSWORD": {"postgres", "spark-worker-1", "spark-worker-2"},
+    "CONTROL_SUPERVISOR_PASSWORD": AIRFLOW | {"postgres"},
     "SPARK_AUTH_SECRET": {"spark-master", "spark-worker-1", "spark-worker-2"},
     "SPARK_REST_KEY": AIRFLOW | {"spark-master"},
 }
 MIB = {"m": 1, "g": 1024}
+ENDING = {"airflow-migrate", "control-migrate", "kafka-topics"}
+PASSWORDS = {name: f"secret of {name}" for name in compose_env.VALUES if name.endswith("DATABASE_PASSWORD")}
+PASSWORDS |= {f"CONTROL_{part}_PASSWORD": f"it's of {part}" for part in ("DRIVER", "SUPERVISOR")}
 # By setting that no container takes from `.env`: why.
 NOT_PASSED_ON = {
     **dict.fromkeys(("SLUICE_HOME", "SLUICE_JARS", "SLUICE_VENV"), "the image says where that is"),
@@ -95,13 +116,13 @@ def test_user_interfaces_are_open_to_this_machine_alone_and_nothing_else_is():
 def test_all_services_together_have_at_most_16_gib():
     limits = {name: service["mem_limit"] for name, service in SERVICES.items()}
     # These end before what waits for them starts.
-    lasting = [limit for name, limit in limits.items() if name not in ("airflow-migrate", "kafka-topics")]
+    lasting = [limit for name, limit in limits.items() if name not in ENDING]
     assert sum(int(limit[:-1]) * MIB[limit[-1]] for limit in lasting) <= 16 * 1024
 
 
 def test_every_service_that_stays_has_a_health_check_or_ends_when_it_is_not_well():
     without = {name for name, service in SERVICES.items() if "healthcheck" not in service}
-    assert without == {"airflow-migrate", "kafka-topics", "supervisor-watchdog", "examples"}
+    assert without == ENDING | {"supervisor-watchdog", "examples"}
 
 
 def test_every_variable_of_the_file_is_in_the_example_of_env_and_written_by_the_command():
@@ -144,3 +165,62 @@ def test_the_command_writes_secrets_that_only_their_owner_can_read_and_keeps_tho
     assert file.read_text().startswith("OTHER=1\nSPARK_AUTH_SECRET=mine\nAIRFLOW_JWT_SECRET=\nAIRFLOW_ADMIN_PASSWORD=")
     assert file.stat().st_mode & 0o777 == 0o600
     assert compose_env.complete(file) == []
+
+
+@pytest.fixture
+def database_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """What the container `postgres` runs, without a container. Returns the URL of the control database."""
+    # Other users cannot enter the directory of pytest.
+    directory, port = Path(tempfile.mkdtemp(prefix="sluice-compose-")), free_port()
+    script = directory / "postgres.sh"
+    shutil.copy(ROOT / "containers" / "postgres.sh", script)
+    postgresql.give_to_other_user(directory, script)
+    options = ["-p", str(port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-F"]
+    command = [*postgresql.other_user(), "sh", str(script), *options]
+    programs = str(postgresql.program("postgres").parent)
+    environment = {**os.environ, **PASSWORDS, "PGDATA": str(directory / "data"), "POSTGRESQL_PROGRAMS": programs}
+    with (directory / "log").open("wb") as log:
+        server = subprocess.Popen(command, env=environment, cwd=directory, stdout=log, stderr=subprocess.STDOUT)
+    url = f"postgresql+psycopg://127.0.0.1:{port}/control"
+    try:
+        wait_until(lambda: answers(port) or server.poll() is not None, 120, (directory / "log").read_text)
+        yield url
+    finally:
+        # It ends without waiting for those who are still connected.
+        server.send_signal(signal.SIGINT)
+        server.wait(60)
+        shutil.rmtree(directory)
+
+
+def answers(port: int) -> bool:
+    with suppress(psycopg.OperationalError):
+        psycopg.connect(f"host=127.0.0.1 port={port} user=control password=wrong dbname=control")
+        return True
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_each_part_has_a_login_with_its_rights_alone_once_the_owner_has_migrated(database_server: str, monkeypatch):
+    def as_(user: str, password: str) -> sqlalchemy.Engine:
+        monkeypatch.setenv("PGUSER", user)
+        monkeypatch.setenv("PGPASSWORD", PASSWORDS[password])
+        return database.connect.__wrapped__(database_server)
+
+    monkeypatch.setenv("SLUICE_CONTROL_URL", database_server)
+    settings.cache_clear()
+    owner = as_("control", "CONTROL_DATABASE_PASSWORD")
+    migrate.main()
+    command = Command(Action.STOP, ("silver.orders",), "ada", "a test")
+    engines = [owner]
+    for part in ("driver", "supervisor"):
+        engines.append(engine := as_(f"control_{part}", f"CONTROL_{part.upper()}_PASSWORD"))
+        assert commands.execute(engine, command)
+        for refused in ("UPDATE audit SET who = 'eve'", "DROP TABLE audit", "CREATE TABLE mine (number INTEGER)"):
+            with pytest.raises(sqlalchemy.exc.ProgrammingError), engine.begin() as connection:
+                connection.execute(sqlalchemy.text(refused))
+        with pytest.raises(psycopg.OperationalError, match="permission denied"):
+            psycopg.connect(database_server.replace("+psycopg", "").replace("/control", "/airflow"))
+    for engine in engines:
+        engine.dispose()
+    monkeypatch.undo()
+    settings.cache_clear()
