@@ -1,6 +1,7 @@
 """The chart deploy/helm/sluice, rendered by Helm. tests/docs/test_helm_runs.py runs it."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,19 @@ def test_each_process_knows_the_secrets_that_it_needs_alone(render):
             assert mounts[kind] == f"/run/secrets/sluice/{kind}", process
         assert "secretKeyRef" not in json.dumps(container), process
         assert not any("secretRef" in source for source in container.get("envFrom", ())), process
+
+
+def test_each_part_may_have_a_login_of_its_own_for_the_control_database(render):
+    logins = {"database": "supervisor", "databaseDriver": "driver", "databaseOwner": "owner"}
+    documents = render({"settings": {"SLUICE_CONTROL_URL": "postgresql+psycopg://db/control"}, "secrets": logins})
+    mounted = {
+        process: {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+        & set(logins.values())
+        for process, pod in pods(documents).items()
+    }
+    volumes = [volume["name"] for pod in pods(documents).values() for volume in pod["volumes"]]
+    assert all(re.fullmatch("[a-z0-9-]+", name) for name in volumes), "Kubernetes takes no other names"
+    assert mounted == {"driver": {"driver"}, "executor": set(), "watchdog": {"supervisor"}, "migration": {"owner"}}
 
 
 def test_a_secret_without_a_name_is_mounted_nowhere(render):

@@ -34,17 +34,22 @@ capabilities: {drop: [ALL]}
 {{- $root := first . }}
 {{- range rest . }}
 {{- if index $root.Values.secrets . }}
-- name: {{ . }}
+- name: {{ kebabcase . }}
   secret: {secretName: {{ index $root.Values.secrets . }}, defaultMode: 0440}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* The kind of the secret with a login of the control database. Takes a list: the root context, and the kind that has it if it is set. */}}
+{{- define "sluice.login" -}}
+{{- ternary (index . 1) "database" (ne "" (index (first .).Values.secrets (index . 1) | default "")) }}
 {{- end }}
 
 {{- define "sluice.secretMounts" -}}
 {{- $root := first . }}
 {{- range rest . }}
 {{- if index $root.Values.secrets . }}
-- {name: {{ . }}, mountPath: /run/secrets/sluice/{{ . }}, readOnly: true}
+- {name: {{ kebabcase . }}, mountPath: /run/secrets/sluice/{{ . }}, readOnly: true}
 {{- end }}
 {{- end }}
 {{- end }}
