@@ -18,8 +18,8 @@ from include.settings import ROOT
 # the requested command is imported: all of them take a second.
 COMMANDS = {
     "Platform": {
-        "up": ("include.local.up:main", "start all that does not run"),
-        "down": ("include.local.down:main", "stop all of it"),
+        "up": ("include.local.up:main", ""),
+        "down": ("include.local.down:main", "start or stop all of it"),
         "processes": ("include.local.status:main", "what runs, and tables"),
         "demo": ("include.local.demo:main", "a walk through it"),
         "report": ("include.cli.report:write", "all of it as HTML"),

@@ -34,8 +34,13 @@ def show(program: str, commands: Mapping[str, Mapping[str, tuple[str, str]]]) ->
 
 def _panel(title: str, commands: Mapping[str, tuple[str, str]], is_terminal: bool) -> RenderableType:
     rows = Table.grid(padding=(0, 2, 0, 0))
+    names: list[str] = []
     for name, (_, words) in commands.items():
-        rows.add_row(f"[cyan]{name}[/]", words)
+        # A command without words shares the line of the next one.
+        names.append(name)
+        if words:
+            rows.add_row(f"[cyan]{', '.join(names)}[/]", words)
+            names.clear()
     if is_terminal:
         return Panel(rows, title=title, title_align="left", border_style="dim")
     return Group(f"{title}:", Padding(rows, (0, 0, 1, 2)))
