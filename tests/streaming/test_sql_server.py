@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -120,6 +121,13 @@ def test_other_programs_query_every_table_by_name_while_it_is_written_and_cannot
     wait_until(lambda: is_named(TABLES[3]), 60)
     assert count(TABLES[3]) == 1
 
+    # No other machine reaches it. A JVM has sockets of IPv6 for addresses of IPv4, too.
+    leader = psutil.Process(server.process.pid)
+    sockets = [one for process in (leader, *leader.children(recursive=True)) for one in process.net_connections()]
+    listening = {one.laddr for one in sockets if one.status == "LISTEN"}
+    ports = {port for _, port in listening}
+    assert {server.sql_port, server.connect_port} <= ports
+    assert {ip.removeprefix("::ffff:") for ip, _ in listening} <= {"127.0.0.1", "::1"}, listening
     for parameters in ("", "/;token=another"):
         with pytest.raises(Exception, match="UNAUTHENTICATED|Invalid token|No authentication"):
             SparkSession.builder.remote(f"sc://localhost:{server.connect_port}{parameters}").create().range(1).count()
