@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 
 from include.delta.delta_log import DeltaLog
 from include.engine.fast_path import data_file
-from include.engine.fast_path.transaction import Layout, Target, Transaction
+from include.engine.fast_path.table_layout import Layout
+from include.engine.fast_path.transaction import Target, Transaction
 from include.engine.tables import maintain
 from include.lake import locations
 from include.maintenance.plan import OPTIMIZE, Step

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from include.engine.fast_path.transaction import Layout, NotSupported
+from include.engine.fast_path.table_layout import Layout, NotSupported
 from include.lake.paths import LakePath
 from include.settings import settings
 

@@ -17,7 +17,7 @@ from include.engine.fast_path import transaction
 from include.engine.fast_path.aggregate import Aggregator
 from include.engine.fast_path.append import Appender, RecordAppender
 from include.engine.fast_path.merge import Merger
-from include.engine.fast_path.transaction import NotSupported
+from include.engine.fast_path.table_layout import NotSupported
 from include.engine.fast_path.writer import Writer
 from include.engine.rows.micro_batch import MicroBatch, Refusal, Written
 from include.engine.sources import readers

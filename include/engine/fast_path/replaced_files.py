@@ -13,7 +13,8 @@ from include.engine.commit import CommitMetadata
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.known_keys import Key, keys_of
-from include.engine.fast_path.transaction import Layout, Transaction
+from include.engine.fast_path.table_layout import Layout
+from include.engine.fast_path.transaction import Transaction
 from include.engine.rows.micro_batch import Refusal
 from include.lake import clients, data_files
 

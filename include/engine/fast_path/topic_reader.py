@@ -11,7 +11,7 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from include.checkpoints.offset_ranges import OffsetRange
-from include.engine.fast_path.transaction import NotSupported
+from include.engine.fast_path.table_layout import NotSupported
 from include.kafka import broker
 from include.kafka.cluster import Cluster
 

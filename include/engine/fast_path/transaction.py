@@ -13,16 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame, SparkSession
 
 from include.delta import commit_history
 from include.delta.delta_log import MERGED, DeltaLog
+from include.engine.fast_path.table_layout import Layout, layout
 from include.engine.rows.micro_batch import Refusal
 from include.engine.session import jvm_of
 from include.lake import locations
@@ -39,7 +37,7 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
         "update": ("boolean", OPTION, OPTION),
         "startTransaction": (OPTION, OPTION),
     },
-    f"{DELTA}.Snapshot": {"version": (), "metadata": (), "protocol": (), "checksumOpt": ()},
+    f"{DELTA}.Snapshot": {"version": (), "metadata": (), "protocol": (), "checksumOpt": (), "allFiles": ()},
     f"{DELTA}.OptimisticTransaction": {
         "commit": (SEQ, f"{DELTA}.DeltaOperations$Operation"),
         "readTxn": (),
@@ -152,110 +150,9 @@ def internals(context: Any) -> Internals:
     )
 
 
-# Table features that do not concern a commit, or only if a property or column uses them.
-KNOWN_FEATURES = {
-    "appendOnly",
-    "changeDataFeed",
-    "checkConstraints",
-    "clustering",
-    "columnMapping",
-    "domainMetadata",
-    "generatedColumns",
-    "identityColumns",
-    "invariants",
-}
-# Values that these properties must have: others change the format of files, or need more from a commit.
-CHANGE_FEED = "delta.enableChangeDataFeed"
-REFUSED_PROPERTIES = {
-    "delta.columnMapping.mode": "none",
-    CHANGE_FEED: "false",
-    "delta.enableDeletionVectors": "false",
-    "delta.enableInCommitTimestamps": "false",
-    "delta.enableRowTracking": "false",
-    "delta.isolationLevel": "WriteSerializable",
-    "delta.parquet.compression.codec": "zstd",
-    "delta.randomizeFilePrefixes": "false",
-}
-CONSTRAINT = "delta.constraints."
-INDEXED_COLUMNS, INDEXED_COUNT = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
-MOST_INDEXED = 32
-# Column metadata that does not change the written values.
-HARMLESS_METADATA = {"comment", "CURRENT_DEFAULT", "EXISTS_DEFAULT"}
-LEGACY_WRITER = 6
-
-
-class NotSupported(Exception):
-    """What is read of a batch shows that the fast path cannot write it. Nothing was committed.
-
-    Only what reads or writes rows part by part raises it. All that is known before is a `Refusal`, which is returned.
-    """
-
-
-@dataclass(frozen=True)
-class Layout:
-    """schema: of the data files. indexed: columns that get statistics, with dots if nested; None means the
-    first ones.
-    """
-
-    schema: pa.Schema
-    indexed: tuple[str, ...] | None
-    most_indexed: int
-    is_append_only: bool
-
-
-def layout(metadata: dict[str, Any], protocol: dict[str, Any], moves_rows: bool = False) -> Layout | Refusal:
-    """Returns the layout of a table with these actions in its log, or why the fast path cannot write it. moves_rows:
-    commits change no data, so that a change feed needs nothing of them.
-    """
-    properties = dict(metadata.get("configuration") or {})
-    if moves_rows:
-        properties.pop(CHANGE_FEED, None)
-    if reason := _unknown_format(metadata, properties, protocol):
-        return Refusal(reason)
-    schema = StructType.fromJson(json.loads(metadata["schemaString"]))
-    if reason := _unknown_column(schema):
-        return Refusal(reason)
-    try:
-        arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    except PySparkException as error:
-        return Refusal(f"Arrow does not know one of its types: {error}")
-    columns = properties.get(INDEXED_COLUMNS)
-    return Layout(
-        schema=arrow_schema,
-        indexed=None if columns is None else tuple(name.strip().strip("`") for name in columns.split(",")),
-        most_indexed=int(properties.get(INDEXED_COUNT, MOST_INDEXED)),
-        is_append_only=properties.get("delta.appendOnly", "false").lower() == "true",
-    )
-
-
 def _layout_of(snapshot: Any, moves_rows: bool = False) -> Layout | Refusal:
     metadata, protocol = json.loads(snapshot.metadata().json()), json.loads(snapshot.protocol().json())
     return layout(metadata["metaData"], protocol["protocol"], moves_rows)
-
-
-def _unknown_format(metadata: dict[str, Any], properties: dict[str, str], protocol: dict[str, Any]) -> str | None:
-    """Returns what of the table's format the fast path does not write, if anything."""
-    features = {*protocol.get("readerFeatures", []), *protocol.get("writerFeatures", [])}
-    if unknown_features := sorted(features - KNOWN_FEATURES):
-        return f"its table has the feature {unknown_features[0]}"
-    if "writerFeatures" not in protocol and protocol["minWriterVersion"] > LEGACY_WRITER:
-        return f"its table asks for writers of version {protocol['minWriterVersion']}"
-    if metadata.get("partitionColumns"):
-        return "its table is partitioned"
-    for name, required in REFUSED_PROPERTIES.items():
-        if properties.get(name, required).lower() != required.lower():
-            return f"its table has {name} = {properties[name]}"
-    constraint = next((name for name in properties if name.startswith(CONSTRAINT)), None)
-    return constraint and f"its table has the constraint {constraint.removeprefix(CONSTRAINT)}"
-
-
-def _unknown_column(schema: StructType) -> str | None:
-    for field in schema:
-        if not field.nullable:
-            return f"its column {field.name} is NOT NULL"
-        if unknown_metadata := sorted(field.metadata.keys() - HARMLESS_METADATA):
-            return f"its column {field.name} has the property {unknown_metadata[0]}"
-    return None
 
 
 # Delta keeps the commits since the checkpoint that it has seen last in memory, and walks through them at each commit.
@@ -265,6 +162,20 @@ COMMITS_BETWEEN_LISTINGS = 100
 
 # Of an append, and of a MERGE.
 ROWS_WRITTEN = ("numOutputRows", *MERGED.values())
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A data file of a table, as its log has it: the path is URL-encoded, and values of partitions are texts."""
+
+    logged_path: str
+    size: int
+    partition: dict[str, str | None]
+
+    @property
+    def path(self) -> str:
+        """From the table's directory on."""
+        return unquote(self.logged_path)
 
 
 class Target:
@@ -396,6 +307,14 @@ class Transaction:
                 return int(transactions.apply(index).version())
         return -1
 
+    def files(self) -> list[StoredFile] | Refusal:
+        """Returns the data files of the version that it read, by a small query of Spark."""
+        rows = DataFrame(self._snapshot.allFiles().toDF(), self._spark).select("path", "size", "partitionValues")
+        files = [StoredFile(row["path"], row["size"], dict(row["partitionValues"])) for row in rows.collect()]
+        if outside := next((file.path for file in files if _is_elsewhere(file.logged_path)), None):
+            return Refusal(f"its file {outside} does not lie in its own directory")
+        return files
+
     def append(
         self, adds: list[dict[str, Any]], metadata: str, txn: tuple[str, int] | None, rows: int, reads: bool
     ) -> None:
@@ -471,3 +390,7 @@ class Transaction:
         self.target.is_unanswered = False
         self.target.rows_written = sum(metrics.get(name, 0) for name in ROWS_WRITTEN)
         self.target.note(version)
+
+
+def _is_elsewhere(logged_path: str) -> bool:
+    return bool(urlsplit(logged_path).scheme) or logged_path.startswith("/")

@@ -6,7 +6,7 @@ Spark queries. It still compacts the tables that Arrow could not rewrite exactly
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 from urllib.parse import unquote
@@ -22,7 +22,8 @@ from include.delta import stored_table
 from include.engine import commit, sql_text
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
-from include.engine.fast_path.transaction import Layout, NotSupported, Target, unexpected
+from include.engine.fast_path.table_layout import Layout, NotSupported
+from include.engine.fast_path.transaction import Target, unexpected
 from include.engine.rows.micro_batch import Refusal
 from include.engine.tables import create_table
 from include.lake import clients, locations
@@ -41,6 +42,8 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 LOGGING = "spark.databricks.delta.vacuum.logging.enabled"
 # By default listing a few directories takes 10,000 tasks.
 LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+# Columns that Delta adds to what it writes together with a change feed. There files also have partition columns.
+OF_CHANGE_FEED = {"_change_type", "__is_cdc"}
 # Rows that are copied at a time.
 BATCH_ROWS = 64 * 1024
 
@@ -137,12 +140,15 @@ def rows_of_file(table: LakePath, path: str, layout: Layout) -> Iterator[pa.Tabl
     """Yields the rows of one file in order. Raises NotSupported for columns that the table lacks."""
     # INT96 timestamps count nanoseconds, which in Arrow end in the year 2262.
     with parquet.ParquetFile(clients.seekable(table / path), coerce_int96_timestamp_unit="us") as file:
-        _require_known_columns(path, file.schema_arrow, layout)
+        stored = file.schema_arrow
+        extra = {*OF_CHANGE_FEED, *layout.partitions} & {*stored.names} - {*layout.schema.names}
+        _require_known_columns(path, (column for column in stored if column.name not in extra), layout)
         for batch in file.iter_batches(BATCH_ROWS):
-            yield _with_all_columns(pa.Table.from_batches([batch]), layout)
+            rows = pa.Table.from_batches([batch])
+            yield _with_all_columns(rows.drop_columns([*extra]), layout)
 
 
-def _require_known_columns(file: str, columns: pa.Schema, layout: Layout) -> None:
+def _require_known_columns(file: str, columns: Iterable[pa.Field], layout: Layout) -> None:
     """Raises NotSupported for columns that the table lacks, which Arrow would drop silently."""
     for column in columns:
         index = layout.schema.get_field_index(column.name)

@@ -8,8 +8,8 @@ import javaproperties
 import pytest
 
 from include.catalog import Catalog
+from include.engine.fast_path.table_layout import NotSupported
 from include.engine.fast_path.topic_reader import TopicReader
-from include.engine.fast_path.transaction import NotSupported
 from include.errors import FlowBroken, SluiceError, Unreachable
 from include.kafka.broker import Topics
 from include.kafka.cluster import AccessRefused, Cluster

@@ -20,8 +20,8 @@ from include.cli.rows import origin_lines
 from include.control.store import database
 from include.control.store.schema import runs
 from include.delta.delta_log import Commit, DeltaLog
+from include.engine.fast_path.table_layout import NotSupported
 from include.engine.fast_path.topic_reader import TopicReader
-from include.engine.fast_path.transaction import NotSupported
 from include.errors import FlowBroken
 from include.kafka import broker, topics
 from include.kafka.broker import Topics

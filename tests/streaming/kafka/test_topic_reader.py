@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 from include.checkpoints.offset_ranges import OffsetRange
 from include.delta.delta_log import DeltaLog
 from include.engine.fast_path import collect, data_file, topic_reader
+from include.engine.fast_path.table_layout import NotSupported
 from include.engine.fast_path.topic_reader import TopicReader
-from include.engine.fast_path.transaction import NotSupported
 from include.engine.sources import kafka_reader
 from include.kafka import broker
 from include.kafka.cluster import Cluster

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Producer
 
 from include.checkpoints.offset_ranges import OffsetRange
+from include.engine.fast_path.table_layout import NotSupported
 from include.engine.fast_path.topic_reader import TopicReader
-from include.engine.fast_path.transaction import NotSupported
 from include.kafka import broker
 from include.kafka.cluster import Cluster
 from include.spec import Kafka

@@ -14,7 +14,7 @@ from include.engine.commit import CommitMetadata
 from include.engine.fast_path import path
 from include.engine.fast_path.append import Appender
 from include.engine.fast_path.path import FastPath
-from include.engine.fast_path.transaction import NotSupported
+from include.engine.fast_path.table_layout import NotSupported
 from include.engine.rows.micro_batch import Refusal, Written
 from include.engine.sources.reader import PlannedRead
 from include.spec import Append, Delta, Flow, Table

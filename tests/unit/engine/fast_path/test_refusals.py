@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from include.engine.fast_path import collect, known_keys, path, transaction
+from include.engine.fast_path import collect, known_keys, path, table_layout
 from include.engine.fast_path.collect import Collector
-from include.engine.fast_path.transaction import Layout
+from include.engine.fast_path.table_layout import Layout
 from include.engine.rows.micro_batch import Refusal
 from include.engine.sources import delta_reader, readers
 from include.engine.sources.reader import PlannedRead
@@ -25,7 +25,7 @@ def metadata(field: str = FIELD, partitions: tuple[str, ...] = (), **properties:
 
 
 def test_a_plain_table_is_written_in_its_own_types():
-    layout = transaction.layout(metadata(delta__dataSkippingStatsColumns="n, `m`", delta__appendOnly="TRUE"), PROTOCOL)
+    layout = table_layout.layout(metadata(delta__dataSkippingStatsColumns="n, `m`", delta__appendOnly="TRUE"), PROTOCOL)
     assert layout == Layout(pa.schema([("n", pa.int32())]), ("n", "m"), 32, is_append_only=True)
 
 
@@ -51,7 +51,7 @@ def test_a_plain_table_is_written_in_its_own_types():
     ],
 )
 def test_a_table_that_needs_more_from_its_writer_is_refused(of_table, protocol, reason: str):
-    refusal = transaction.layout(of_table, protocol)
+    refusal = table_layout.layout(of_table, protocol)
     assert isinstance(refusal, Refusal)
     assert reason in refusal.reason
     assert not refusal.is_large
@@ -110,9 +110,23 @@ def test_each_write_mode_has_its_writer(options: dict[str, Any], writer: str | N
     assert (found and found.__name__) == writer
 
 
-def test_a_commit_that_changes_no_data_leaves_a_change_feed_as_it_is():
-    of_table = metadata(delta__enableChangeDataFeed="true")
-    assert isinstance(transaction.layout(of_table, PROTOCOL), Refusal)
-    assert not isinstance(transaction.layout(of_table, PROTOCOL, moves_rows=True), Refusal)
-    # The table keeps its feed.
-    assert of_table["configuration"] == {"delta.enableChangeDataFeed": "true"}
+@pytest.mark.parametrize(
+    "of_table",
+    [
+        metadata(delta__enableChangeDataFeed="true"),
+        metadata(delta__constraints__sound="n > 0"),
+        metadata(delta__parquet__compression__codec="snappy"),
+        metadata(FIELD.replace("true", "false")),
+        metadata(FIELD.replace("{}", '{"delta.generationExpression": "1"}')),
+    ],
+)
+def test_what_a_table_asks_of_new_rows_concerns_no_commit_that_only_moves_rows(of_table):
+    assert isinstance(table_layout.layout(of_table, PROTOCOL), Refusal)
+    assert not isinstance(table_layout.layout(of_table, PROTOCOL, moves_rows=True), Refusal)
+
+
+def test_files_of_a_partitioned_table_hold_the_other_columns():
+    day = FIELD.replace('"n"', '"day"')
+    layout = table_layout.layout(metadata(f"{FIELD}, {day}", partitions=("day",)), PROTOCOL, moves_rows=True)
+    assert isinstance(layout, Layout)
+    assert layout.schema.names == ["n"]

@@ -19,7 +19,7 @@ from include.engine.fast_path import aggregate, append, collect, data_file, know
 from include.engine.fast_path.data_file import DataFile
 from include.engine.fast_path.known_keys import KnownKeys, is_comparable
 from include.engine.fast_path.replaced_files import Replacement, StoredFile
-from include.engine.fast_path.transaction import Layout
+from include.engine.fast_path.table_layout import Layout
 from include.engine.fast_path.writer import is_committed
 from include.engine.rows import quality
 from include.engine.rows.merge_changes import DELETED, TRUNCATES, KeyOutcomes
