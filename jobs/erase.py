@@ -4,8 +4,8 @@ Executes an erasure that `sluice erase` has planned, once somebody has approved 
 ends with a scan of all objects of the lake and the home. Only if that finds nothing, the erasure is done, and has its
 certificate. --approved-by names the approver for the audit, if the approval was not given in Airflow.
 
-Exit codes: 0 done, or nothing to do; 2 unknown option or number, no approval, or a lake that is not on a disk, 3 a
-table file is wrong, 4 the database or broker does not answer, 5 another job has a table, 6 the lease was lost, 8 it
+Exit codes: 0 done, or nothing to do; 2 unknown option or number, or no approval, 3 a table file is wrong,
+4 the database, broker or store does not answer, 5 another job has a table, 6 the lease was lost, 8 it
 failed, or the scan found something, 9 it failed and no retry cures that.
 """
 

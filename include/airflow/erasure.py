@@ -38,11 +38,13 @@ def plan(form: dict[str, Any]) -> tuple[int, str]:
     if request is None:
         raise AirflowSkipException(f"{job.id} is over: {job.message}")
     others = certificate.held_by_others(catalog.load())
+    readers = requests.registered_readers(engine, catalog.load())
     lines = [
         f"- Erase {len(request.subjects):,} subjects from {', '.join(TABLES)}, their quarantines and views",
         "- Old versions of these tables that hold them cannot be read any more, whatever time travel was promised",
         "- Late copies are left out from then on",
         *(f"- Not erased: {where} keeps what it holds {until}" for where, until in others.items()),
+        *(f"- Tell the reader {reader}, which keeps {what}" for reader, what in readers.items()),
         "",
         f"Asked for by {job.who}: {job.reason}. `sluice erase --subject KEY --dry-run` shows the places.",
     ]

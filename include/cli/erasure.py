@@ -58,19 +58,20 @@ def erase(
 
 def _show_places(request: Request, as_json: bool) -> None:
     tables = catalog.load()
-    found = scan.scan(request.needles, tables, database.connect(settings().control_url))
+    engine = database.connect(settings().control_url)
+    found = scan.scan(request.needles, tables, engine)
+    readers = requests.registered_readers(engine, tables)
     head = f"{found.objects:,} objects, {found.bytes:,} bytes scanned: {len(found.hits):,} hold a subject"
     others = certificate.held_by_others(tables)
     words = [f"not scanned: {where}, which keeps what it holds {until}" for where, until in others.items()]
+    words += [f"may have copies: the reader {reader}, which keeps {what}" for reader, what in readers.items()]
     document = {"hits": found.hits, "unread": found.unread, "objects": found.objects, "bytes": found.bytes}
-    show(as_json, {**document, "held_by_others": others}, [head, *found.lines(), *words])
+    show(as_json, {**document, "held_by_others": others, "readers": readers}, [head, *found.lines(), *words])
 
 
 def _plan(request: Request, reason: str, as_json: bool) -> None:
     if not reason:
         raise UsageError("--reason is missing: say why, for whoever approves it")
-    # Refuses a lake that cannot be scanned, before anybody approves.
-    scan.roots()
     engine = database.connect(settings().control_url)
     job = requests.plan(engine, catalog.load(), request, system_user(), reason)
     lines = [

@@ -19,7 +19,7 @@ from include.erasure.scan import Scan
 from include.errors import LedgerMismatch, SluiceError, UsageError
 from include.kafka import broker, cluster
 from include.settings import settings
-from include.spec import Kafka
+from include.spec import Files, Kafka
 
 FORMAT = 1
 
@@ -44,6 +44,8 @@ def write(job: StoredJob, tables: Catalog, found: Scan, approver: str, macs: Seq
         "key": suppression.key_id(secret),
         "tables": outcome.get("tables", {}),
         "files": outcome.get("files", {}),
+        "longest_pauses_seconds": outcome.get("pauses", {}),
+        "readers_to_tell": outcome.get("readers", {}),
         "scanned": {"objects": found.objects, "bytes": found.bytes},
         "not_scanned": list(scan.PROGRAMS),
         "held_by_others": held_by_others(tables),
@@ -56,7 +58,13 @@ def write(job: StoredJob, tables: Catalog, found: Scan, approver: str, macs: Seq
 
 def held_by_others(tables: Catalog) -> dict[str, str]:
     """By topic and folder that tables are fed from, until when it may still hold a subject, in words."""
-    held = {f"folder {settings().landing}": "until its owner deletes the files"}
+    folders = [settings().landing]
+    folders += [
+        settings().folder(table.single_flow.source_as(Files).path)
+        for table in tables.tables.values()
+        if table.reads_files
+    ]
+    held = {f"folder {folder}": "until its owner deletes the files" for folder in folders}
     for table in tables.tables.values():
         for source in table.topics:
             held |= {f"topic {name}": _kept(name, source.cluster) for name in _topics(source)}

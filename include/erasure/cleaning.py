@@ -5,21 +5,24 @@ What is not named here is left alone: the scan after it finds it, and the erasur
 
 import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from sqlalchemy import Engine, MetaData, Text, select, update
 from sqlalchemy import String as SqlString
 
+from include.control.leases import process
 from include.control.store import database
 from include.control.store.schema import audits
 from include.delta.delta_log import DeltaLog
 from include.erasure.needles import Needles
 from include.errors import Unreachable
 from include.lake import locations
+from include.lake.paths import LakePath
 from include.settings import settings
 
 LOG = "_delta_log"
@@ -30,10 +33,21 @@ BUSY_SECONDS = 20
 STATISTICS = ("add", "remove")
 
 
-def is_text_of_runs(file: Path) -> bool:
+def is_text_of_runs(file: LakePath) -> TypeGuard[Path]:
     """Whether it is a log, a journal of progress or a record of lineage: text that drivers add lines to."""
     config = settings()
+    if not isinstance(file, Path):
+        return False
     return any(file.is_relative_to(folder) for folder in (config.logs, config.journals, config.home / "lineage"))
+
+
+def delete_leftovers() -> list[str]:
+    """Deletes the temporary files of processes that have ended. Returns the names of their folders."""
+    temporary = settings().temporary
+    folders = [folder for folder in temporary.iterdir() if process.is_leftover(folder)] if temporary.is_dir() else []
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    return [folder.name for folder in folders]
 
 
 def mask(file: Path, needles: Needles) -> int:
@@ -52,18 +66,17 @@ def mask(file: Path, needles: Needles) -> int:
     return len(hits)
 
 
-def clean_table(name: str, needles: Needles, places: Iterable[Path]) -> list[str]:
+def clean_table(name: str, needles: Needles, places: Iterable[LakePath]) -> list[str]:
     """Deletes and rewrites what holds a subject in the directory of a stored table. The caller has the table alone, no
     reader needs its old files, and its newest checkpoint was made after the rows were taken out.
 
     Returns the names of the files. What the table itself still holds stays.
     """
-    directory = Path(str(locations.table_path(name)))
     log = DeltaLog(locations.table_path(name))
     live, done = {file.path for file in log.state.live}, list[str]()
     newest_checkpoint = max(log.checkpoints, default=-1)
     for file in places:
-        path = str(file.relative_to(directory))
+        path = str(file).removeprefix(f"{log.table}/")
         if path.startswith(f"{LOG}/"):
             is_done = _clean_log_file(file, needles, newest_checkpoint)
         elif is_done := path not in live:
@@ -73,7 +86,7 @@ def clean_table(name: str, needles: Needles, places: Iterable[Path]) -> list[str
     return done
 
 
-def _clean_log_file(file: Path, needles: Needles, newest_checkpoint: int) -> bool:
+def _clean_log_file(file: LakePath, needles: Needles, newest_checkpoint: int) -> bool:
     name = file.name.lstrip(".")
     number = name.partition(".")[0]
     version = int(number) if number.isdecimal() else None
@@ -86,10 +99,14 @@ def _clean_log_file(file: Path, needles: Needles, newest_checkpoint: int) -> boo
     return False
 
 
-def _rewrite_commit(file: Path, needles: Needles) -> bool:
+def _rewrite_commit(file: LakePath, needles: Needles) -> bool:
     """Takes the statistics with a subject out of a commit, and masks it elsewhere. Rows stay counted."""
     lines = file.read_bytes().splitlines()
     new = b"\n".join(_without_subject(line, needles) for line in lines) + b"\n"
+    if not isinstance(file, Path):
+        # A store replaces an object as a whole, and gives it a new date.
+        file.write_bytes(new)
+        return True
     status = file.stat()
     draft = file.with_name(f".{file.name}.erased")
     draft.write_bytes(new)
@@ -118,8 +135,8 @@ def _holds(needles: Needles, data: bytes) -> bool:
     return next(needles.hits(data, is_text=True), None) is not None
 
 
-def _delete(file: Path) -> None:
-    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+def _delete(file: LakePath) -> None:
+    (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
     file.unlink(missing_ok=True)
 
 

@@ -4,6 +4,7 @@ import gzip
 import sqlite3
 import zlib
 from collections.abc import Collection, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 from pyarrow import orc
+
+from include.lake.paths import LakePath
 
 PART_BYTES = 16 * 2**20
 TEXT = {".json", ".jsonl", ".ndjson", ".log", ".txt", ".csv", ".out", ".err", ".md", ".html", ".cfg", ".yaml", ".yml"}
@@ -36,38 +39,48 @@ class Part:
     is_text: bool
 
 
-def parts(file: Path, overlap: int, numbers: Collection[str] = ()) -> Iterator[Part]:
+def parts(file: LakePath, overlap: int, numbers: Collection[str] = ()) -> Iterator[Part]:
     """Yields all that a file holds. overlap: bytes that neighbouring parts share. numbers: columns whose whole numbers
     count. In others, a number that looks like a subject is none.
 
     Raises Unreadable, and FileNotFoundError if it is gone.
     """
-    with file.open("rb") as content:
-        head = content.read(16)
-        content.seek(0)
-        # Unpacked, nothing else is in these. In bytes of other formats, values may follow each other without a border.
-        if not head.startswith(PACKED):
-            is_text = file.suffix in TEXT or ".log" in file.suffixes
-            yield from (Part("bytes", data, is_text) for data in _overlapping(content.read, overlap))
+    suffixes = Path(file.name).suffixes
+    suffix = suffixes[-1] if suffixes else ""
     try:
-        if head.startswith(PARQUET):
-            yield from _parquet(file, numbers)
-        elif head.startswith(ORC):
-            yield from _tables((pa.Table.from_batches([part]) for part in _stripes(file)), numbers)
-        elif head.startswith(GZIP):
-            with gzip.open(file) as unpacked:
-                yield from (Part("unpacked", data, True) for data in _overlapping(unpacked.read, overlap))
-        elif head.startswith(ZSTD):
-            with pa.CompressedInputStream(pa.OSFile(str(file)), "zstd") as unpacked:
-                yield from (Part("unpacked", data, True) for data in _overlapping(unpacked.read, overlap))
-        elif head.startswith(LZ4_BLOCK):
-            yield Part("unpacked", _lz4_blocks(file.read_bytes()), False)
-        elif head == SQLITE:
-            yield from _sqlite(file)
-        elif file.suffix in OPAQUE:
-            raise Unreadable(f"no reader for {file.suffix} files is here")
+        with _opened(file) as content:
+            head = content.read(16)
+            content.seek(0)
+            # Unpacked, nothing else is in these. In bytes of other formats, values may follow each other without a
+            # border.
+            if not head.startswith(PACKED):
+                # Delta's checksums of a version are JSON, and Hadoop's of a file are not.
+                is_text = suffix in TEXT or ".log" in suffixes or (suffix == ".crc" and head.startswith(b"{"))
+                yield from (Part("bytes", data, is_text) for data in _overlapping(content.read, overlap))
+                content.seek(0)
+            if head.startswith(PARQUET):
+                yield from _parquet(content, numbers)
+            elif head.startswith(ORC):
+                yield from _tables((pa.Table.from_batches([part]) for part in _stripes(content)), numbers)
+            elif head.startswith(GZIP):
+                with gzip.open(content) as unpacked:
+                    yield from (Part("unpacked", data, True) for data in _overlapping(unpacked.read, overlap))
+            elif head.startswith(ZSTD):
+                with pa.CompressedInputStream(content, "zstd") as unpacked:
+                    yield from (Part("unpacked", data, True) for data in _overlapping(unpacked.read, overlap))
+            elif head.startswith(LZ4_BLOCK):
+                yield Part("unpacked", _lz4_blocks(content.read()), False)
+            elif head == SQLITE:
+                yield from _sqlite(file, content)
+            elif suffix in OPAQUE:
+                raise Unreadable(f"no reader for {suffix} files is here")
     except (pa.ArrowException, gzip.BadGzipFile, EOFError, zlib.error, sqlite3.Error, ValueError) as error:
         raise Unreadable(f"it is damaged, or being written: {error}") from error
+
+
+def _opened(file: LakePath) -> pa.NativeFile:
+    """Opens a file; fetches an object with one request, and holds it in memory."""
+    return pa.OSFile(str(file)) if isinstance(file, Path) else pa.BufferReader(file.read_bytes())
 
 
 def _overlapping(read, overlap: int) -> Iterator[bytes]:  # type: ignore[no-untyped-def]
@@ -77,7 +90,7 @@ def _overlapping(read, overlap: int) -> Iterator[bytes]:  # type: ignore[no-unty
         end = (end + data)[-overlap:] if overlap else b""
 
 
-def _parquet(file: Path, numbers: Collection[str]) -> Iterator[Part]:
+def _parquet(file: pa.NativeFile, numbers: Collection[str]) -> Iterator[Part]:
     with parquet.ParquetFile(file, pre_buffer=False) as stored:
         yield Part("footer", b"\0".join(_footer(stored.metadata)), True)
         yield from _tables((pa.Table.from_batches([batch]) for batch in stored.iter_batches(BATCH_ROWS)), numbers)
@@ -95,8 +108,8 @@ def _footer(metadata: Any) -> Iterator[bytes]:
                 yield from (bound.encode() for bound in bounds if isinstance(bound, str))
 
 
-def _stripes(file: Path) -> Iterator[pa.RecordBatch]:
-    stored = orc.ORCFile(str(file))
+def _stripes(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    stored = orc.ORCFile(file)
     for number in range(stored.nstripes):
         yield stored.read_stripe(number)
 
@@ -138,9 +151,9 @@ def _joined(values: pa.Array) -> bytes:
     return joined
 
 
-def _sqlite(file: Path) -> Iterator[Part]:
+def _sqlite(file: LakePath, content: pa.NativeFile) -> Iterator[Part]:
     """The values of all tables. A value that its pages split is not in its bytes in one piece."""
-    with sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=10) as database:
+    with closing(_database(file, content)) as database:
         database.text_factory = bytes
         names = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         for (name,) in names:
@@ -148,6 +161,15 @@ def _sqlite(file: Path) -> Iterator[Part]:
             for row in database.execute(f'SELECT * FROM "{quoted}"'):
                 cells = [cell if isinstance(cell, bytes) else str(cell).encode() for cell in row if cell is not None]
                 yield Part(f"table {name.decode()}", b"\0".join(cells), True)
+
+
+def _database(file: LakePath, content: pa.NativeFile) -> sqlite3.Connection:
+    if isinstance(file, Path):
+        # The file alone does not have what is still in its log.
+        return sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=10)
+    database = sqlite3.connect(":memory:")
+    database.deserialize(content.read())
+    return database
 
 
 def _lz4_blocks(data: bytes) -> bytes:

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, select
 
 from include import private_files
 from include.catalog import Catalog
-from include.control import suppression
+from include.control import suppression, vacuum_holds
 from include.control.jobs import store
 from include.control.jobs.store import StoredJob
 from include.control.store import audit, database
@@ -43,6 +43,20 @@ def declared_tables(tables: Catalog) -> list[Table]:
     if found := [table for table in tables.tables.values() if table.subject]:
         return found
     raise UsageError("no table declares a subject, so nobody can tell whose a row is: declare `subject` in table files")
+
+
+def registered_readers(engine: Engine, tables: Catalog) -> dict[str, str]:
+    """By name, what each registered reader keeps of tables that an erasure changes, in words. Raises Unreachable.
+
+    Such a reader may have copies, and loses old versions that it counts on.
+    """
+    declared = [table for table in tables.tables.values() if table.subject]
+    below = [view.name for table in declared for view in tables.below(table.name)]
+    kept: dict[str, list[str]] = {}
+    for name in dict.fromkeys([*(table.name for table in declared), *below]):
+        for reader, version, _ in vacuum_holds.registered(engine, name):
+            kept.setdefault(reader, []).append(f"{name} since version {version}")
+    return {reader: ", ".join(words) for reader, words in kept.items()}
 
 
 def plan(engine: Engine, tables: Catalog, request: Request, requester: str, reason: str) -> StoredJob:

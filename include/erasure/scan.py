@@ -13,8 +13,8 @@ from include.catalog import Catalog
 from include.control.store import database
 from include.erasure.needles import Needles
 from include.erasure.objects import Unreadable, parts
-from include.errors import UsageError
-from include.lake import locations
+from include.lake import directories, locations, paths
+from include.lake.paths import LakePath
 from include.settings import settings
 
 # Folders of the home that hold what nobody writes about subjects: programs, and the key and requests of erasures.
@@ -48,16 +48,18 @@ class Scan:
         ]
 
 
-def roots() -> dict[str, Path]:
-    """By name, the directories that are scanned. Raises UsageError for a lake that is not on a disk."""
+def roots() -> dict[str, LakePath]:
+    """By name, the directories that are scanned."""
     config = settings()
-    if config.has_s3_lake:
-        raise UsageError(
-            f"SLUICE_LAKE is {config.lake}, and subjects are erased only from a lake on a disk: erase there by hand"
-        )
-    directories = {"home": config.home, "lake": Path(config.lake), "checkpoints": Path(config.all_checkpoints)}
-    inside = [name for name, path in directories.items() if name != "home" and path.is_relative_to(config.home)]
-    return {name: path for name, path in directories.items() if name not in inside}
+    found: dict[str, LakePath] = {"home": config.home}
+    for name, location in (("lake", config.lake), ("checkpoints", config.all_checkpoints)):
+        if not any(_is_inside(location, root) for root in found.values()):
+            found[name] = paths.parse(location)
+    return found
+
+
+def _is_inside(location: object, root: LakePath) -> bool:
+    return str(location).startswith(f"{root}/")
 
 
 def excluded() -> list[Path]:
@@ -78,25 +80,28 @@ def scan(needles: Needles, tables: Catalog, engine: Engine | None = None) -> Sca
     found = Scan()
     numbers = number_columns(tables)
     for name, root in roots().items():
-        for file in files(root):
-            look_into(file, f"{name}/{file.relative_to(root)}", needles, numbers, found)
+        for path in files(root):
+            look_into(root / path, f"{name}/{path}", needles, numbers, found)
     if engine is not None and not engine.url.drivername.startswith("sqlite"):
         _look_into_database(engine, needles, found)
     return found
 
 
-def files(root: Path) -> Iterator[Path]:
-    """Yields all files below a root that are scanned, in order."""
+def files(root: LakePath) -> Iterator[str]:
+    """Yields all files below a root that are scanned, in order, by their paths from there on."""
+    if not isinstance(root, Path):
+        yield from (file.path for file in directories.files(root))
+        return
     skipped = {path.resolve() for path in excluded()}
     for directory, names, children in os.walk(root):
         here = Path(directory)
         names[:] = sorted(name for name in names if (here / name).resolve() not in skipped)
         for child in sorted(children):
             if not (here / child).is_symlink() and (here / child).is_file():
-                yield here / child
+                yield str((here / child).relative_to(root))
 
 
-def look_into(file: Path, place: str, needles: Needles, numbers: Collection[str], found: Scan) -> None:
+def look_into(file: LakePath, place: str, needles: Needles, numbers: Collection[str], found: Scan) -> None:
     """Adds what a file holds. A file that is deleted meanwhile holds nothing."""
     for tries_left in reversed(range(TRIES)):
         try:
@@ -133,17 +138,17 @@ def _look_into_database(engine: Engine, needles: Needles, found: Scan) -> None:
             found.objects += 1
 
 
-def path_of(place: str) -> Path | None:
+def path_of(place: str) -> LakePath | None:
     """The file of a place; None for a table of the control database."""
     name, _, path = place.partition("/")
     root = roots().get(name)
     return root / path if root else None
 
 
-def stored_table_of(file: Path) -> str | None:
+def stored_table_of(file: LakePath) -> str | None:
     """The name of the stored table that a file belongs to; None if it belongs to none."""
-    lake = Path(str(locations.lake()))
-    if not file.is_relative_to(lake):
+    lake = locations.lake()
+    if not _is_inside(file, lake):
         return None
-    layer, *names = file.relative_to(lake).parts
+    layer, *names = str(file).removeprefix(f"{lake}/").split("/")
     return f"{layer}.{names[0]}" if len(names) > 1 and (lake / layer / names[0] / "_delta_log").is_dir() else None

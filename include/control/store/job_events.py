@@ -17,6 +17,7 @@ class Event(StrEnum):
     BEGUN = "begun by a driver"
     HANDED_BACK = "handed back by a driver"
     TRY_FAILED = "try failed"
+    PAUSED = "flows paused"
 
 
 def record(connection: Connection, job: JobId, event: str, who: str | None = None, details: str | None = None) -> None:

@@ -9,8 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -19,26 +18,26 @@ from sqlalchemy import Engine, select
 from include import logs
 from include.catalog import Catalog
 from include.control import suppression
-from include.control.jobs import store
+from include.control.jobs import store, windows
 from include.control.jobs.job import Job
 from include.control.jobs.store import DONE, StoredJob
-from include.control.store import audit, database
+from include.control.store import audit, database, job_events, job_schema
 from include.control.store.job_events import Event
 from include.control.store.job_id import JobId
-from include.control.store.job_schema import job_events
 from include.delta.delta_log import DeltaLog
 from include.engine.fast_path.transaction import Target
 from include.engine.jobs import job_progress, refresh
 from include.engine.jobs.worker import Worker, open_worker
 from include.engine.session import jvm_of
 from include.engine.tables import erase_rows
-from include.engine.tables.erase_rows import Places, Taken
+from include.engine.tables.erase_rows import Places
 from include.erasure import certificate, cleaning, requests, scan
 from include.erasure.needles import Needles
 from include.erasure.requests import Request
 from include.erasure.scan import Scan
 from include.errors import FlowFailed, UsageError
 from include.lake import locations
+from include.lake.paths import LakePath
 from include.maintenance import vacuum_guard
 from include.settings import settings
 from include.spec import Delta, Table
@@ -126,7 +125,10 @@ class EraseJob(Job[Worker, Stage]):
         for table in requests.declared_tables(worker.tables):
             for name in [] if table.is_view else _stored(table):
                 # Refuses a table whose rows cannot be taken out, before anything is done.
-                erase_rows.live_files(worker.spark, name)
+                erase_rows.require_erasable(worker.spark, name, request.needles)
+        # The certificate says whom to tell, although a registration may end before that.
+        readers = requests.registered_readers(self.engine, worker.tables)
+        self._note(lambda outcome: outcome.update(readers=readers))
         secret = suppression.key()
         with database.transaction(self.engine) as connection:
             suppression.add(connection, requests.macs(request, secret), secret, job.number)
@@ -144,21 +146,19 @@ class EraseJob(Job[Worker, Stage]):
         search = _Search(worker, table, request)
         # What is found now need not be looked for in the window, while the flows wait.
         known = {name: search.found(name, _Found()) for name in names}
+        prepared = {name: erase_rows.prepare(worker.spark, name, known[name].rows) for name in names}
         with worker.open_window(table, job.who, f"{STEP} {job.number}") as open_window:
             metadata = open_window.begin(STEP, table.name)
             for name in names:
                 rows = search.found(name, known[name]).rows
-                taken = erase_rows.take_out(worker.spark, name, rows, metadata, job.number)
-                self._note_taken(name, taken)
+                erase_rows.take_out(worker.spark, name, rows, prepared[name], metadata, job.number)
+        # By the log, because a try that died after its commit has noted nothing.
+        taken = {name: asdict(erase_rows.taken(name, job.number, job.planned_at)) for name in names}
+        self._note(lambda outcome: outcome.setdefault("tables", {}).update(taken))
+        self._note_window(open_window.number)
 
-    def _note_taken(self, name: str, taken: Taken) -> None:
-        def note(outcome: dict[str, Any]) -> None:
-            tables = outcome.setdefault("tables", {})
-            before = tables.get(name, {"rows": 0, "version": None})
-            version = before["version"] if taken.version is None else taken.version
-            tables[name] = {"rows": before["rows"] + taken.rows, "version": version}
-
-        self._note(note)
+    def _note_window(self, number: int) -> None:
+        self._note(lambda outcome: outcome.setdefault("windows", []).append(number))
 
     def _refresh_views(self, worker: Worker, job: StoredJob) -> None:
         """Refreshes each stored view below a table from which rows were taken out."""
@@ -173,8 +173,9 @@ class EraseJob(Job[Worker, Stage]):
 
     def _clean_files(self, worker: Worker, request: Request) -> None:
         _delete_shuffles(worker.spark)
+        cleaning.delete_leftovers()
         needles, found = request.needles, scan.scan(request.needles, worker.tables)
-        of_tables: dict[str, list[Path]] = {}
+        of_tables: dict[str, list[LakePath]] = {}
         done: list[str] = []
         # What nobody can read in a table is a file that a dead batch has left.
         for place in [*found.hits, *found.unread]:
@@ -193,7 +194,7 @@ class EraseJob(Job[Worker, Stage]):
             done.append("control database")
         self._note(lambda outcome: outcome.setdefault("files", {}).update(count=len(done)))
 
-    def _clean_table(self, worker: Worker, name: str, files: list[Path], request: Request) -> list[str]:
+    def _clean_table(self, worker: Worker, name: str, files: list[LakePath], request: Request) -> list[str]:
         """Deletes what readers need no more, inside a window: what is then in no version is of no running batch."""
         owner = _owner(worker.tables, name)
         if owner is None:
@@ -203,7 +204,9 @@ class EraseJob(Job[Worker, Stage]):
         Target(worker.spark, name).checkpoint()
         with worker.open_window(owner, self.stored().who, f"{STEP} {self.id.number}: files") as open_window:
             open_window.begin(STEP, name)
-            return cleaning.clean_table(name, request.needles, files)
+            cleaned = cleaning.clean_table(name, request.needles, files)
+        self._note_window(open_window.number)
+        return cleaned
 
     def _prove(self, worker: Worker, job: StoredJob, request: Request) -> None:
         _delete_shuffles(worker.spark)
@@ -216,14 +219,26 @@ class EraseJob(Job[Worker, Stage]):
                 f"{job.id}: it is not erased yet, as {len(places):,} places still hold a subject, or cannot be read: "
                 f"{', '.join(places[:MOST_NAMED])}: delete or rewrite these, and run the job again"
             )
+        pauses = self._pauses(job)
+        self._note(lambda outcome: outcome.update(pauses=pauses))
         secret, approver = suppression.key(), _approver(self.engine, job)
         macs = requests.macs(request, secret)
         file = certificate.write(self.stored(), worker.tables, found, approver, macs, secret)
         message = f"{found.objects:,} objects, {found.bytes:,} bytes scanned, no hit: {file}"
         with database.transaction(self.engine) as connection:
+            job_events.record(connection, job.id, Event.PAUSED, details=_paused_words(pauses))
             store.end(connection, job, DONE, message)
             audit.record(connection, job.who, requests.KIND, job.table, job.reason, message, approver=approver)
         requests.forget(job.number)
+        logs.info(f"{job.id}: {_paused_words(pauses)}")
+
+    def _pauses(self, job: StoredJob) -> dict[str, float]:
+        """By flow, the longest time that it waited for a window of the job, in seconds."""
+        longest: dict[str, float] = {}
+        for number in job.outcome.get("windows", []):
+            for wait in store.get(self.engine, windows.Window, number).pauses:
+                longest[wait.flow] = max(longest.get(wait.flow, 0.0), round(wait.seconds, 1))
+        return longest
 
     def _note(self, change: Callable[[dict[str, Any]], object]) -> None:
         """Stores what a stage did."""
@@ -261,6 +276,11 @@ class _Search:
             return erase_rows.find_by_content(spark, name, Needles(self.request.subjects), paths)
         secret = suppression.key()
         return erase_rows.find(spark, self.table, secret, requests.macs(self.request, secret), paths)
+
+
+def _paused_words(pauses: Mapping[str, float]) -> str:
+    waits = (f"{flow} at most {seconds:g} s" for flow, seconds in sorted(pauses.items()))
+    return f"flows waited: {', '.join(waits)}" if pauses else "no flow waited"
 
 
 def _await(readers: Mapping[str, Delta]) -> None:
@@ -314,8 +334,8 @@ def _owner(tables: Catalog, name: str) -> Table | None:
 
 
 def _approver(engine: Engine, job: StoredJob) -> str:
-    is_approval = (job_events.c.kind == job.kind) & (job_events.c.number == job.number)
-    is_approval &= job_events.c.event == Event.APPROVED
-    newest = select(job_events.c.who).where(is_approval).order_by(job_events.c.id.desc())
+    events = job_schema.job_events.c
+    is_approval = (events.kind == job.kind) & (events.number == job.number) & (events.event == Event.APPROVED)
+    newest = select(events.who).where(is_approval).order_by(events.id.desc())
     with database.reading(engine) as connection:
         return str(connection.execute(newest).scalars().first())

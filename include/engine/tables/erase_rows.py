@@ -1,14 +1,14 @@
 """Takes the rows of erased subjects out of a stored table: their files are written again without them, in one commit.
 
-Like a compaction the commit changes no data: readers of appends go on, and an append-only table takes it. The files
-that held the rows stay until `include.erasure.cleaning` deletes them.
+Like a compaction the commit changes no data: readers of appends go on, and an append-only table takes it. Rows that
+stay keep to what the table demands, stay in their partitions, and are no changes for its change feed. The files that
+held the rows stay until `include.erasure.cleaning` deletes them.
 """
 
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlparse
 
@@ -18,10 +18,12 @@ from pyspark.sql import SparkSession
 
 from include import logs
 from include.delta.commit_history import ERASED
+from include.delta.delta_log import CLOCK_WENT_BACK_SECONDS, DeltaLog
 from include.engine.commit import read_table
 from include.engine.fast_path import data_file
 from include.engine.fast_path.data_file import DataFile
-from include.engine.fast_path.transaction import NotSupported, Target, Transaction
+from include.engine.fast_path.table_layout import NotSupported
+from include.engine.fast_path.transaction import StoredFile, Target, Transaction
 from include.engine.rows import suppression
 from include.engine.rows.micro_batch import Refusal
 from include.engine.tables import maintain
@@ -32,7 +34,7 @@ from include.lake import locations
 from include.ledger.erasures import batch_key
 from include.spec import Table
 
-# By path of a data file, the places of rows in it.
+# By path of a data file from the table's directory on, the places of rows in it.
 Places = dict[str, set[int]]
 # The columns of a companion that say which batch has written a row, and of a table, which file it came from.
 BATCH_COLUMNS, FILE_COLUMN = ("_flow", "_generation", "_batch"), "_filename"
@@ -40,7 +42,7 @@ BATCH_COLUMNS, FILE_COLUMN = ("_flow", "_generation", "_batch"), "_filename"
 
 @dataclass(frozen=True)
 class Taken:
-    """What one commit took out of a table. version: the commit; None if there was nothing."""
+    """What a job took out of a table. version: its newest commit; None if there was nothing."""
 
     rows: int = 0
     version: int | None = None
@@ -52,15 +54,19 @@ def find(spark: SparkSession, table: Table, secret: bytes, macs: Sequence[str], 
         return {}
     directory = locations.table_path(table.name)
     schema = read_table(spark, table.name).schema
-    rows = spark.read.schema(schema).parquet(*[str(directory / path) for path in paths])
+    # Below the base path, the directories tell the values of partition columns.
+    reader = spark.read.schema(schema).option("basePath", str(directory))
+    rows = reader.parquet(*[str(directory / path) for path in paths])
     found = (
         rows.filter(suppression.is_one_of(table, secret, macs))
         .select("_metadata.file_path", "_metadata.row_index")
         .collect()
     )
+    # The name of a data file is in no other directory.
+    path_of = {path.rpartition("/")[2]: path for path in paths}
     places: defaultdict[str, set[int]] = defaultdict(set)
     for row in found:
-        places[unquote(urlparse(row["file_path"]).path).rpartition("/")[2]].add(row["row_index"])
+        places[path_of[unquote(urlparse(row["file_path"]).path).rpartition("/")[2]]].add(row["row_index"])
     return dict(places)
 
 
@@ -71,97 +77,182 @@ def find_by_content(spark: SparkSession, name: str, needles: Needles, paths: Col
     target = Target(spark, name)
     places: Places = {}
     for path in paths:
-        file = Path(str(target.path / path))
-        if any(next(needles.hits(part.data, part.is_text), None) for part in objects.parts(file, needles.longest)):
+        parts = objects.parts(target.path / path, needles.longest)
+        if any(next(needles.hits(part.data, part.is_text), None) for part in parts):
             table = pa.concat_tables(_whole(target, path))
             texts = [json.dumps(row, default=_text, ensure_ascii=False).encode() for row in table.to_pylist()]
             places[path] = {index for index, text in enumerate(texts) if next(needles.hits(text, True), None)}
     return {path: found for path, found in places.items() if found}
 
 
-def live_files(spark: SparkSession, name: str) -> dict[str, int]:
-    """Returns the sizes of the table's files in bytes, by path. Raises FlowFailed for a table that cannot be erased
-    from.
+def live_files(spark: SparkSession, name: str) -> dict[str, StoredFile]:
+    """Returns the table's files by path. Raises FlowFailed for a table that cannot be erased from."""
+    return _files(_begin(spark, name))
+
+
+def require_erasable(spark: SparkSession, name: str, needles: Needles) -> None:
+    """Raises FlowFailed for a table that cannot be erased from."""
+    values = {value for file in live_files(spark, name).values() for value in file.partition.values() if value}
+    if any(next(needles.hits(value.encode(), is_text=True), None) for value in values):
+        # Drivers keep the paths of removed files in memory, and write them into each checkpoint of the log.
+        raise _refused(name, "its partitions are named after subjects, and its log keeps the names")
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A file that was written again without the rows at these places. file: None if no row is left."""
+
+    places: frozenset[int]
+    file: DataFile | None
+    account: "_Account"
+
+    def delete(self) -> None:
+        if self.file:
+            self.file.delete()
+
+
+def prepare(spark: SparkSession, name: str, places: Places) -> dict[str, Rewritten]:
+    """Writes the files again without these rows, while the table's flows still write. Nobody reads the new files before
+    `take_out` commits them. Raises FlowFailed for a table that cannot be erased from.
     """
+    if not places:
+        return {}
     transaction = _begin(spark, name)
-    sizes = maintain.sizes_of(name, transaction.read_version)
-    if isinstance(sizes, Refusal):
-        raise _refused(name, sizes.reason)
-    return sizes
+    return _rewritten(transaction, _files(transaction), places)
 
 
-def take_out(spark: SparkSession, name: str, places: Places, metadata: Mapping[str, object], number: int) -> Taken:
-    """Writes the files without these rows, in one commit. metadata: of the window. number: of the job.
+def take_out(
+    spark: SparkSession,
+    name: str,
+    places: Places,
+    prepared: Mapping[str, Rewritten],
+    metadata: Mapping[str, object],
+    number: int,
+) -> None:
+    """Commits the files without these rows. prepared: what is written already. metadata: of the window. number: of the
+    job.
 
     Raises FlowFailed for a table that cannot be erased from.
     """
+    if not (places or prepared):
+        return
     transaction = _begin(spark, name)
-    sizes = maintain.sizes_of(name, transaction.read_version)
-    if isinstance(sizes, Refusal):
-        raise _refused(name, sizes.reason)
-    places = {path: rows for path, rows in places.items() if path in sizes and rows}
+    files = _files(transaction)
+    places = {path: rows for path, rows in places.items() if path in files and rows}
+    usable = {path: done for path, done in prepared.items() if done.places == frozenset(places.get(path, ()))}
+    for path in prepared.keys() - usable.keys():
+        prepared[path].delete()
     if not places:
-        return Taken()
-    account, written = _Account(), list[DataFile]()
+        return
+    try:
+        new = _rewritten(transaction, files, {path: rows for path, rows in places.items() if path not in usable})
+    except FlowFailed:
+        for done in usable.values():
+            done.delete()
+        raise
+    account, adds, removes = _Account(), list[dict[str, Any]](), list[dict[str, Any]]()
+    for path, done in (usable | new).items():
+        account.merge(done.account)
+        removes.append(_removed(files[path]))
+        if done.file:
+            adds.append(_added(done.file, files[path]))
+    stamp = {**metadata, ERASED: {"number": number, **account.stamp}}
+    metrics = {
+        "numRemovedFiles": len(removes),
+        "numRemovedBytes": sum(remove["size"] for remove in removes),
+        "numAddedFiles": len(adds),
+        "numAddedBytes": sum(add["size"] for add in adds),
+    }
+    transaction.compact(adds, removes, json.dumps(stamp), metrics)
+    logs.info(f"{account.rows:,} rows of erased subjects taken out by version {transaction.target.committed}", name)
+
+
+def taken(name: str, number: int, since: float) -> Taken:
+    """Returns what all tries of this job took out of a table, by its log. since: in seconds since 1970."""
+    rows, version = 0, None
+    for commit in DeltaLog(locations.table_path(name)).commits():
+        if commit.timestamp < since - CLOCK_WENT_BACK_SECONDS:
+            break
+        erased = commit.metadata.get(ERASED) or {}
+        if erased.get("number") == number:
+            rows, version = rows + erased["rows"], version or commit.version
+    return Taken(rows, version)
+
+
+def _rewritten(transaction: Transaction, files: Mapping[str, StoredFile], places: Places) -> dict[str, Rewritten]:
+    """Writes these files again without these rows, and deletes what it wrote if it fails."""
+    written: dict[str, Rewritten] = {}
     try:
         for path, rows in places.items():
-            parts = [part for part in _without(transaction, path, rows, account) if len(part)]
-            if parts:
-                written.append(data_file.write(parts, transaction.target.path, transaction.layout))
-        stamp = {**metadata, ERASED: {"number": number, **account.stamp}}
-        metrics = {
-            "numRemovedFiles": len(places),
-            "numRemovedBytes": sum(sizes[path] for path in places),
-            "numAddedFiles": len(written),
-            "numAddedBytes": sum(file.size for file in written),
-        }
-        removes = [data_file.removal(path, sizes[path], changes_data=False) for path in places]
-        adds = [file.added(changes_data=False) for file in written]
+            if path not in files:
+                continue
+            account = _Account()
+            parts = [part for part in _without(transaction, files[path], rows, account) if len(part)]
+            directory = (transaction.target.path / path).parent
+            file = data_file.write(parts, directory, transaction.layout) if parts else None
+            written[path] = Rewritten(frozenset(rows), file, account)
     except (pa.ArrowException, OSError, NotSupported) as error:
-        for file in written:
-            file.delete()
-        raise _refused(name, str(error)) from error
-    transaction.compact(adds, removes, json.dumps(stamp), metrics)
-    version = transaction.target.committed
-    logs.info(f"{account.rows:,} rows of erased subjects taken out by version {version}", name)
-    return Taken(account.rows, version)
+        for done in written.values():
+            done.delete()
+        raise _refused(transaction.target.name, str(error)) from error
+    return written
 
 
+def _added(file: DataFile, old: StoredFile) -> dict[str, Any]:
+    """Returns the `add` action of a file in the directory and partition of an old one."""
+    directory = old.logged_path.rpartition("/")[0]
+    path = f"{directory}/{file.name}" if directory else file.name
+    return file.added(changes_data=False) | {"path": path, "partitionValues": old.partition}
+
+
+def _removed(old: StoredFile) -> dict[str, Any]:
+    removal = data_file.removal(old.logged_path, old.size, changes_data=False)
+    return removal | {"partitionValues": old.partition}
+
+
+@dataclass
 class _Account:
-    """What `verify` has to know of rows that were taken out."""
+    """What `verify` has to know of rows that were taken out. The fields are as in `include.ledger.erasures`."""
 
-    def __init__(self) -> None:
-        self.rows = 0
-        self._offsets: defaultdict[str, list[int]] = defaultdict(list)
-        self._batches: Counter[str] = Counter()
-        self._files: Counter[str] = Counter()
+    rows: int = 0
+    offsets: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    batches: Counter[str] = field(default_factory=Counter)
+    files: Counter[str] = field(default_factory=Counter)
 
     @property
     def stamp(self) -> dict[str, Any]:
-        offsets = {partition: sorted(found) for partition, found in self._offsets.items()}
-        return {"rows": self.rows, "offsets": offsets, "batches": self._batches, "files": self._files}
+        offsets = {partition: sorted(found) for partition, found in self.offsets.items()}
+        return {"rows": self.rows, "offsets": offsets, "batches": self.batches, "files": self.files}
 
-    def add(self, rows: pa.Table) -> None:
+    def add(self, rows: pa.Table, partition: Mapping[str, str | None]) -> None:
+        """partition: the values of partition columns, which no row has."""
         self.rows += len(rows)
-        names = set(rows.column_names)
-        for row in rows.to_pylist():
+        names = {*rows.column_names, *partition}
+        for row in ({**partition, **stored} for stored in rows.to_pylist()):
             if set(BATCH_COLUMNS) <= names:
-                self._batches[batch_key(*(row[column] for column in BATCH_COLUMNS))] += 1
+                self.batches[batch_key(*(row[column] for column in BATCH_COLUMNS))] += 1
             elif set(suppression.PLACE) <= names:
-                topic, partition, offset = (row[column] for column in suppression.PLACE)
-                self._offsets[f"{topic}/{partition}"].append(offset)
+                topic, topic_partition, offset = (row[column] for column in suppression.PLACE)
+                self.offsets[f"{topic}/{topic_partition}"].append(int(offset))
             elif FILE_COLUMN in names:
-                self._files[str(row[FILE_COLUMN])] += 1
+                self.files[str(row[FILE_COLUMN])] += 1
+
+    def merge(self, other: "_Account") -> None:
+        self.rows += other.rows
+        self.batches.update(other.batches)
+        self.files.update(other.files)
+        for partition, found in other.offsets.items():
+            self.offsets[partition] += found
 
 
-def _without(transaction: Transaction, path: str, places: set[int], account: _Account) -> Iterator[pa.Table]:
+def _without(transaction: Transaction, file: StoredFile, places: set[int], account: _Account) -> Iterator[pa.Table]:
     begin = 0
-    for rows in maintain.rows_of_file(transaction.target.path, path, transaction.layout):
+    for rows in maintain.rows_of_file(transaction.target.path, file.path, transaction.layout):
         here = [place - begin for place in places if begin <= place < begin + len(rows)]
         begin += len(rows)
         is_kept = np.ones(len(rows), dtype=bool)
         is_kept[here] = False
-        account.add(rows.filter(pa.array(~is_kept)))
+        account.add(rows.filter(pa.array(~is_kept)), file.partition)
         yield rows.filter(pa.array(is_kept))
 
 
@@ -177,6 +268,13 @@ def _begin(spark: SparkSession, name: str) -> Transaction:
     if isinstance(transaction, Refusal):
         raise _refused(name, transaction.reason)
     return transaction
+
+
+def _files(transaction: Transaction) -> dict[str, StoredFile]:
+    files = transaction.files()
+    if isinstance(files, Refusal):
+        raise _refused(transaction.target.name, files.reason)
+    return {file.path: file for file in files}
 
 
 def _refused(name: str, reason: str) -> FlowFailed:

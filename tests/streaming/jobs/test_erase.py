@@ -2,41 +2,43 @@
 
 import base64
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from include.catalog import Catalog
-from include.control import suppression
-from include.control.jobs import store
-from include.control.jobs.store import StoredJob
-from include.control.lease_renewer import LeaseRenewer
-from include.control.leases.process import Holder
-from include.control.store import database
-from include.control.store.schema import suppressions
+from include.delta.delta_log import DeltaLog
 from include.engine.jobs import erase
 from include.engine.jobs.erase import EraseJob
-from include.engine.jobs.worker import Worker
-from include.engine.stream.driver import jvm_pid
-from include.engine.stream.host import Host
 from include.erasure import certificate, requests, scan
-from include.erasure.requests import Request
 from include.errors import FlowFailed, UsageError
 from include.lake import locations
 from include.ledger import verify
 from include.rules import Expect
 from include.settings import settings
-from include.spec import Delta, Flow, Kafka, Table, View
+from include.spec import Delta, Flow, Kafka, View
+from tests.support.erasures import Erasure, contents, without
 from tests.support.flows import only_in_full_runs, rows_of
+from tests.support.rewinds import Rewinds, moment_of
+from tests.support.topic import Topic
 
 SCHEMA = "person STRING, payload STRING, place BIGINT"
+KINDS = ("a", "b/ü = 5%", None)
 
 
 class Killed(BaseException):
     """Ends a job in the middle, as SIGKILL would."""
+
+
+@pytest.fixture
+def topic(broker: str, monkeypatch: pytest.MonkeyPatch) -> Topic:
+    # As of the embedded broker, nobody erases from its log.
+    monkeypatch.setattr(scan, "OF_OTHERS", (*scan.OF_OTHERS, "broker"))
+    return Topic(broker)
 
 
 @pytest.fixture
@@ -68,43 +70,15 @@ def sums(rows):
 
 
 @pytest.fixture
-def job(spark: SparkSession, tables: Catalog, subject: str) -> Iterator["Erasure"]:
-    engine = database.connect(settings().control_url)
-    yield Erasure(spark, tables, subject)
-    with database.transaction(engine) as connection:
-        connection.execute(suppressions.delete())
-    suppression.key_file().unlink(missing_ok=True)
+def erasing(spark: SparkSession, subject: str) -> Iterator[Callable[..., Erasure]]:
+    """`erasing(*tables)` erases the subject from a catalog of these tables."""
+    yield lambda *tables: Erasure(spark, Catalog({table.name: table for table in tables}), subject)
+    Erasure(spark, Catalog({}), subject).forget()
 
 
-class Erasure:
-    """An erasure as `jobs/erase.py` does it."""
-
-    def __init__(self, spark: SparkSession, tables: Catalog, subject: str) -> None:
-        self.engine = database.connect(settings().control_url)
-        self._spark, self.tables, self.request = spark, tables, Request((subject,))
-
-    def plan(self) -> StoredJob:
-        return requests.plan(self.engine, self.tables, self.request, "eve", "she asked for it")
-
-    def work(self, number: int) -> None:
-        renewer = LeaseRenewer(self.engine, Holder.here("erase", jvm_pid()), 60, lambda reason: os.abort())
-        renewer.start()
-        try:
-            host = Host(self._spark, self.engine, renewer, "erase")
-            worker = Worker(self.engine, renewer, host, self._spark, self.tables, lambda reason: os.abort())
-            job = store.get(self.engine, StoredJob, number, requests.KIND)
-            EraseJob(self.engine, job.id).work(worker)
-        finally:
-            renewer.stop()
-
-    def approve(self, job: StoredJob) -> None:
-        store.approve(self.engine, job, "bob")
-
-    def stored(self, number: int) -> StoredJob:
-        return store.get(self.engine, StoredJob, number, requests.KIND)
-
-    def hits(self) -> Counter[str]:
-        return scan.scan(self.request.needles, self.tables).hits
+@pytest.fixture
+def job(erasing: Callable[..., Erasure], tables: Catalog) -> Erasure:
+    return erasing(*tables.tables.values())
 
 
 def rows(subject: str, begin: int) -> list[dict]:
@@ -128,18 +102,6 @@ def lake(spark: SparkSession, tables: Catalog, subject: str, append: Callable, r
     log = settings().logs / f"{silver.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(f"INFO {subject} was here\nINFO nobody was here\n")
-
-
-def contents(table: Table) -> dict[str, Counter[str]]:
-    names = [name for name in (table.name, table.quarantine) if locations.is_stored(name)]
-    return {name: Counter(json.dumps(row, default=str, sort_keys=True) for row in rows_of(name)) for name in names}
-
-
-def without(subject: str, before: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
-    return {
-        name: Counter({row: count for row, count in found.items() if json.loads(row)["person"] != subject})
-        for name, found in before.items()
-    }
 
 
 def test_an_erasure_leaves_nothing_of_its_subject_and_every_other_row(job, lake, tables, subject, append, run_once):
@@ -227,3 +189,112 @@ def test_a_place_that_nobody_here_may_clean_keeps_the_erasure_from_being_done(jo
         other.unlink()
     job.work(planned.number)
     assert certificate.file_of(planned.number).exists()
+
+
+def test_rows_are_taken_out_of_partitions_with_constraints_and_of_their_change_feed(
+    spark, name, subject, erasing, run_once
+):
+    columns = "person STRING NOT NULL, place BIGINT, kind STRING"
+    source = Flow(
+        name=f"bronze.{name}",
+        comment="x",
+        source=Kafka(topics="none"),
+        schema=f"{columns}, double BIGINT",
+        partition_by=("kind",),
+        subject="person",
+    )
+    reader = Flow(
+        name=f"silver.{name}",
+        comment="x",
+        source=Delta(source.name, changes=True),
+        schema="person STRING, place BIGINT, _change_type STRING",
+        subject="person",
+    )
+    path = locations.table_path(source.name)
+    table = DeltaTable.create(spark).location(str(path)).addColumns(StructType.fromDDL(columns)).partitionedBy("kind")
+    table = table.addColumn("double", "BIGINT", generatedAlwaysAs="place * 2").property("delta.appendOnly", "false")
+    for feature in ("delta.enableChangeDataFeed", "delta.enableInCommitTimestamps"):
+        table = table.property(feature, "true")
+    table.execute()
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT early CHECK (place < 1000)")
+    for begin in (0, 10):
+        rows = [(person, begin + place, kind) for place, person in enumerate((subject, "bob")) for kind in KINDS]
+        spark.createDataFrame(rows, columns).coalesce(1).write.format("delta").mode("append").save(str(path))
+    spark.sql(f"UPDATE delta.`{path}` SET place = place + 100 WHERE place >= 10")
+    run_once(reader)
+    job, before, read = erasing(source, reader), contents(source), contents(reader)
+    assert any("/_change_data/" in place for place in job.hits())
+    done = job.complete()
+    assert job.hits() == {}
+    assert (contents(source), contents(reader)) == (without(subject, before), without(subject, read))
+    assert spark.read.format("delta").load(str(path)).filter("kind IS NULL AND double = 222").count() == 1
+    assert done.outcome["tables"][source.name]["rows"] == len(KINDS) * 2
+    # The table is as strict as before.
+    with pytest.raises(Exception, match="DELTA_VIOLATE_CONSTRAINT"):
+        spark.createDataFrame([("eve", 2000, "a")], columns).write.format("delta").mode("append").save(str(path))
+
+
+def test_a_table_whose_partitions_have_the_names_of_subjects_is_refused_before_anything_is_done(
+    spark, name, subject, erasing
+):
+    table = Flow(
+        name=f"bronze.{name}",
+        comment="x",
+        source=Kafka("none"),
+        schema=SCHEMA,
+        partition_by=("person",),
+        subject="person",
+    )
+    frame = spark.createDataFrame([(subject, "x", 1)], SCHEMA).write.format("delta").partitionBy("person")
+    frame.save(str(locations.table_path(table.name)))
+    job = erasing(table)
+    with pytest.raises(FlowFailed, match="because its partitions are named after subjects"):
+        job.complete()
+    assert len(rows_of(table.name)) == 1
+
+
+def test_a_late_copy_of_a_record_in_kafka_is_suppressed_and_the_certificate_says_how_long_the_topic_has_it(
+    name, subject, topic, erasing, run_once
+):
+    bronze = Flow(
+        name=f"bronze.{name}",
+        comment="as it came",
+        source=Kafka(topic.name),
+        subject="get_json_object(CAST(value AS STRING), '$.user')",
+    )
+    record, other = json.dumps({"user": subject}), json.dumps({"user": "bob"})
+    topic.create(2, retention_ms="7200000").send(record, other, other, record)
+    run_once(bronze)
+    job = erasing(bronze)
+    certified = json.loads(certificate.file_of(job.complete().number).read_text())
+    assert certified["tables"][bronze.name]["rows"] == 2
+    assert certified["held_by_others"][f"topic {topic.name}"] == "for 2 hours after the record came"
+    assert certified["held_by_others"][f"folder {settings().landing}"] == "until its owner deletes the files"
+    topic.send(other, record, record, other)
+    run_once(bronze)
+    assert Counter(row["value"].decode() for row in rows_of(bronze.name)) == {other: 4}
+    assert {*verify.verify(bronze).notes} >= {
+        f"2 rows of {bronze.name} were erased",
+        "2 rows of erased subjects were suppressed",
+    }
+    assert job.hits() == {}
+
+
+def test_nothing_restores_what_was_erased(spark, job, lake, tables, subject, append, run_once):
+    bronze, silver, _ = tables.tables.values()
+    moment = moment_of(silver)
+    versions = {table.name: DeltaLog(locations.table_path(table.name)).newest for table in (bronze, silver)}
+    job.complete()
+    append(bronze.name, rows(subject, 20)[1:2], SCHEMA)
+    run_once(silver)
+    rewinds = Rewinds(spark, *tables.tables.values())
+    for table in (bronze, silver):
+        erased = rf"{table.name}: version \d+ erased rows, and version {versions[table.name]} held them"
+        with pytest.raises(UsageError, match=erased):
+            rewinds.run(table, moment)
+        before = contents(table)
+        restored = DeltaTable.forPath(spark, str(locations.table_path(table.name)))
+        with pytest.raises(Exception, match="Not all files from version"):
+            restored.restoreToVersion(versions[table.name])
+        assert contents(table) == before
+    assert not [place for place in job.hits() if "/lake/" in place]

@@ -14,6 +14,7 @@ from include import catalog
 from include.airflow import erasure
 from include.airflow.approvals import APPROVE
 from include.catalog import Catalog
+from include.control import vacuum_holds
 from include.control.jobs import store
 from include.control.jobs.store import StoredJob
 from include.control.store import database
@@ -55,8 +56,10 @@ def answer(option: str) -> dict:
 
 
 def test_the_preview_names_the_tables_and_no_subject(tasks, job):
+    vacuum_holds.register(engine(), "ann", "silver.t", 3, hours=1)
     number, text = tasks.plan({"number": job.number})
     assert number == job.number
+    assert "Tell the reader ann, which keeps silver.t since version 3" in text
     assert "Erase 1 subjects from silver.t" in text
     assert "Asked for by eve: asked for" in text
     assert SUBJECT not in text

@@ -12,7 +12,7 @@ from include import catalog
 from include.catalog import Catalog
 from include.cli import erasure
 from include.cli.erasure import What
-from include.control import suppression
+from include.control import suppression, vacuum_holds
 from include.control.jobs import store
 from include.control.jobs.store import StoredJob
 from include.control.store import database
@@ -45,9 +45,11 @@ def planned() -> StoredJob:
 
 
 def test_a_dry_run_names_each_place_with_its_count_and_plans_nothing(capsys):
+    vacuum_holds.register(database.connect(settings().control_url), "ann", "silver.t", 3, hours=1)
     erasure.erase(subject=[SUBJECT], dry_run=True, as_json=True)
     shown = json.loads(capsys.readouterr().out)
     assert shown["hits"] == {"home/log/driver.log": 2}
+    assert shown["readers"] == {"ann": "silver.t since version 3"}
     assert not requests.file_of(1).exists()
 
 
