@@ -25,6 +25,8 @@ from tests.conftest import ROOT, free_port
 from tests.support import expected
 from tests.support.flows import FULL
 from tests.support.pipeline import TOPIC, Pipeline, random_events
+from tests.support.planted import Planted
+from tests.support.secrets_search import files_with, holds, processes_with
 from tests.support.waiting import wait_until
 
 FLOWS = {"bronze.tracker_events", "silver.tracker_readings", "gold.heart_rate_by_model"}
@@ -36,12 +38,15 @@ LAUNCH = "from include.airflow.launchers.launch import launcher; print(launcher(
 
 @dataclass(frozen=True)
 class Cluster:
-    """A master and one worker. connection: the Airflow connection to the cluster, as JSON. rest: URL of its API."""
+    """A master and one worker. connection: the Airflow connection to the cluster, as JSON. rest: URL of its API.
+    secrets: that master and worker know.
+    """
 
     worker: subprocess.Popen
     directory: Path
     connection: str
     rest: str
+    secrets: tuple[str, ...]
 
     def driver_settings(self) -> list[str]:
         lines = (self.directory / "conf" / "spark-defaults.conf").read_text().splitlines()
@@ -85,7 +90,7 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
     extra = {"deploy-mode": "cluster", "rest-port": rest_port}
     connection = {"conn_type": "spark", "host": "spark://127.0.0.1", "port": port, "extra": extra}
     connection["password"] = secrets["SPARK_REST_KEY"]
-    yield Cluster(worker, directory, json.dumps(connection), f"http://127.0.0.1:{rest_port}")
+    yield Cluster(worker, directory, json.dumps(connection), f"http://127.0.0.1:{rest_port}", tuple(secrets.values()))
     for process in (worker, master):
         process.terminate()
         process.wait(30)
@@ -100,13 +105,18 @@ def worker_count(ui_port: int) -> int:
 
 
 @pytest.fixture
-def launch(cluster: Cluster, pipeline: Pipeline, monkeypatch) -> Iterator:
+def planted(tmp_path: Path) -> Planted:
+    return Planted(tmp_path / "secrets")
+
+
+@pytest.fixture
+def launch(cluster: Cluster, pipeline: Pipeline, planted: Planted, monkeypatch) -> Iterator:
     """`launch()` launches the driver from a process that ends before the call returns. Returns the handle."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", cluster.connection)
     defaults = Path(pipeline.environment["SPARK_CONF_DIR"]) / "spark-defaults.conf"
     lines = [defaults.read_text(), "spark.cores.max 1", "spark.executor.memory 512m", *cluster.driver_settings(), ""]
     defaults.write_text("\n".join(lines))
-    environment = {**pipeline.environment, "AIRFLOW_CONN_SPARK_DEFAULT": cluster.connection}
+    environment = {**planted.variables, **pipeline.environment, "AIRFLOW_CONN_SPARK_DEFAULT": cluster.connection}
     handles = []
 
     def run() -> str:
@@ -134,9 +144,9 @@ def test_the_master_starts_no_driver_without_a_token_of_its_key(cluster: Cluster
 
 
 def test_a_driver_on_a_worker_lives_by_itself_is_ended_whole_and_its_successor_goes_on(
-    cluster: Cluster, pipeline: Pipeline, launch
+    cluster: Cluster, pipeline: Pipeline, launch, planted: Planted
 ):
-    """Only the full form starts a successor."""
+    """Only the full form starts a successor. Whoever launches knows secrets of all kinds, which go nowhere."""
     pipeline.produce(random_events(0))
     first_handle = launch()
     wait_while_alive(cluster, first_handle, lambda: set(pipeline.holders()) >= FLOWS)
@@ -144,7 +154,15 @@ def test_a_driver_on_a_worker_lives_by_itself_is_ended_whole_and_its_successor_g
     holder = pipeline.holders()["gold.heart_rate_by_model"]
     assert psutil.Process(holder.jvm.pid).ppid() == cluster.worker.pid
     assert "SLUICE" not in " ".join(psutil.Process(holder.jvm.pid).cmdline())
-    assert json.loads(first_handle)["submission"] in launcher().log("main", first_handle)
+    submission = json.loads(first_handle)["submission"]
+    assert submission in launcher().log("main", first_handle)
+    recovery, hidden = cluster.directory / "recovery", [*planted.tokens, *cluster.secrets]
+    assert files_with([submission], recovery), "the master keeps what it was sent there"
+    kept = [recovery, cluster.directory / "work", pipeline.home / "log"]
+    assert {file for folder in kept for file in files_with(hidden, folder)} == set()
+    assert processes_with(hidden) == []
+    logs = [cluster.directory / f"{name}.log" for name in ("Master", "Worker")]
+    assert [log for log in logs if holds(log.read_bytes(), hidden)] == []
 
     pipeline.produce(random_events(1))
     launcher().kill(first_handle)
