@@ -56,7 +56,7 @@ def answer(option: str) -> dict:
 
 
 def test_the_preview_names_the_tables_and_no_subject(tasks, job):
-    vacuum_holds.register(engine(), "ann", "silver.t", 3, hours=1)
+    vacuum_holds.register(engine(), "ann", "silver.t", 3, hours=1, requester="ann")
     number, text = tasks.plan({"number": job.number})
     assert number == job.number
     assert "Tell the reader ann, which keeps silver.t since version 3" in text

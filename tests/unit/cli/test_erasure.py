@@ -45,7 +45,7 @@ def planned() -> StoredJob:
 
 
 def test_a_dry_run_names_each_place_with_its_count_and_plans_nothing(capsys):
-    vacuum_holds.register(database.connect(settings().control_url), "ann", "silver.t", 3, hours=1)
+    vacuum_holds.register(database.connect(settings().control_url), "ann", "silver.t", 3, hours=1, requester="ann")
     erasure.erase(subject=[SUBJECT], dry_run=True, as_json=True)
     shown = json.loads(capsys.readouterr().out)
     assert shown["hits"] == {"home/log/driver.log": 2}

@@ -144,7 +144,7 @@ def test_the_promise_is_kept_where_it_reaches_further_back_than_anybody_else(loo
 def test_what_is_held_is_still_held_when_vacuum_runs_a_while_after_the_look(look, engine: Engine):
     append_and_compact(SOURCE)
     grow_older(SOURCE, 1.5 * HOUR)
-    vacuum_holds.register(engine, "report", SOURCE, version=1, hours=48)
+    vacuum_holds.register(engine, "report", SOURCE, version=1, hours=48, requester="ann")
     [survey] = look(source(time_travel_hours=1))
     assert survey.would_delete(time.time() + 0.9 * HOUR) == []
 
@@ -152,10 +152,10 @@ def test_what_is_held_is_still_held_when_vacuum_runs_a_while_after_the_look(look
 def test_a_window_of_four_hours_deletes_at_its_end_nothing_that_is_held_or_promised(look, engine: Engine):
     append_and_compact(SOURCE)
     grow_older(SOURCE, 4.5 * HOUR)
-    vacuum_holds.register(engine, "report", SOURCE, version=1, hours=48)
+    vacuum_holds.register(engine, "report", SOURCE, version=1, hours=48, requester="ann")
     [survey] = look(source(time_travel_hours=1, longest_minutes=240))
     assert survey.would_delete(time.time() + 3.9 * HOUR) == []
-    vacuum_holds.unregister(engine, "report", SOURCE)
+    vacuum_holds.unregister(engine, "report", SOURCE, "ann")
     # OPTIMIZE dates its removals at its begin: the versions before its commit stay for the promised time after it.
     [survey] = look(source(time_travel_hours=24, longest_minutes=240))
     assert survey.retention_seconds == 28 * HOUR
@@ -185,10 +185,10 @@ def test_a_flow_that_was_released_holds_nothing_back(look, engine: Engine):
 def test_a_reader_that_registered_itself_holds_vacuum_back_until_it_lets_go(look, engine: Engine):
     append_and_compact(SOURCE)
     grow_older(SOURCE, 5 * HOUR)
-    vacuum_holds.register(engine, "report", SOURCE, version=1, hours=48)
+    vacuum_holds.register(engine, "report", SOURCE, version=1, hours=48, requester="ann")
     [survey] = look(source(time_travel_hours=1))
     assert (survey.held.name, survey.held.version, survey.retention_seconds) == ("report", 1, 7 * HOUR)
-    vacuum_holds.unregister(engine, "report", SOURCE)
+    vacuum_holds.unregister(engine, "report", SOURCE, "ann")
     [survey] = look(source(time_travel_hours=1))
     assert survey.retention_seconds == 2 * HOUR
 
@@ -222,7 +222,7 @@ def test_the_log_is_kept_from_the_oldest_version_that_somebody_needs(look, engin
     grow_older(SOURCE, 5 * HOUR)
     [survey] = look(source(time_travel_hours=1))
     assert survey.log_needed_from == 5
-    vacuum_holds.register(engine, "report", SOURCE, version=3, hours=48)
+    vacuum_holds.register(engine, "report", SOURCE, version=3, hours=48, requester="ann")
     [survey] = look(source(time_travel_hours=1))
     assert survey.log_needed_from == 3
 
