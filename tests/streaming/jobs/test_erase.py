@@ -176,6 +176,7 @@ def test_an_erasure_that_dies_in_any_stage_is_completed_by_the_next_try(job, lak
     verify.verify(silver)
 
 
+@only_in_full_runs
 def test_a_place_that_nobody_here_may_clean_keeps_the_erasure_from_being_done(job, lake, subject):
     other = settings().home / f"{subject.partition('@')[0]}.bin"
     other.write_bytes(subject.encode())
@@ -191,6 +192,7 @@ def test_a_place_that_nobody_here_may_clean_keeps_the_erasure_from_being_done(jo
     assert certificate.file_of(planned.number).exists()
 
 
+@only_in_full_runs
 def test_rows_are_taken_out_of_partitions_with_constraints_and_of_their_change_feed(
     spark, name, subject, erasing, run_once
 ):
