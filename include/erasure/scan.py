@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ PROGRAMS = ("bin", "cache", "jars", "venv", "erasure")
 # What other systems own: the log of the embedded broker and its connector, the landing folder, the example database,
 # and the local store of objects.
 OF_OTHERS = ("kafka", "connect", "landing", "shop", "store")
-# How often an object is read that somebody is writing.
+# How often objects are read that nobody can read, as somebody may be writing them.
 TRIES, RETRY_SECONDS = 3, 1.0
 
 
@@ -78,10 +78,8 @@ def number_columns(tables: Catalog) -> frozenset[str]:
 def scan(needles: Needles, tables: Catalog, engine: Engine | None = None) -> Scan:
     """Scans the roots, and the control database where it is not a file of the home. Raises Unreachable."""
     found = Scan()
-    numbers = number_columns(tables)
-    for name, root in roots().items():
-        for path in files(root):
-            look_into(root / path, f"{name}/{path}", needles, numbers, found)
+    places = ((f"{name}/{path}", root / path) for name, root in roots().items() for path in files(root))
+    _look_into_files(places, needles, number_columns(tables), found)
     if engine is not None and not engine.url.drivername.startswith("sqlite"):
         _look_into_database(engine, needles, found)
     return found
@@ -101,28 +99,37 @@ def files(root: LakePath) -> Iterator[str]:
                 yield str((here / child).relative_to(root))
 
 
-def look_into(file: LakePath, place: str, needles: Needles, numbers: Collection[str], found: Scan) -> None:
-    """Adds what a file holds. A file that is deleted meanwhile holds nothing."""
+def _look_into_files(
+    places: Iterable[tuple[str, LakePath]], needles: Needles, numbers: Collection[str], found: Scan
+) -> None:
+    """Adds what files hold. A file that is deleted meanwhile holds nothing."""
+    unread: dict[str, tuple[LakePath, str]] = {}
     for tries_left in reversed(range(TRIES)):
-        try:
-            count = sum(1 for _ in needles.hits(place.encode(), is_text=True))
-            for part in parts(file, needles.longest, numbers):
-                count += sum(1 for _ in needles.hits(part.data, part.is_text))
-            size = file.stat().st_size
-        except FileNotFoundError:
-            return
-        except Unreadable as error:
-            # A stream may be writing it.
-            if tries_left and file.exists():
-                threading.Event().wait(RETRY_SECONDS)
+        unread = {}
+        for place, file in places:
+            try:
+                _look_into(file, place, needles, numbers, found)
+            except FileNotFoundError:
                 continue
-            if file.exists():
-                found.unread[place] = str(error)
-            return
-        found.objects, found.bytes = found.objects + 1, found.bytes + size
-        if count:
-            found.hits[place] += count
-        return
+            except Unreadable as error:
+                if file.exists():
+                    unread[place] = file, str(error)
+        if not unread or not tries_left:
+            break
+        # A stream may be writing them.
+        threading.Event().wait(RETRY_SECONDS)
+        places = [(place, file) for place, (file, _) in unread.items()]
+    found.unread.update({place: why for place, (_, why) in unread.items()})
+
+
+def _look_into(file: LakePath, place: str, needles: Needles, numbers: Collection[str], found: Scan) -> None:
+    count = sum(1 for _ in needles.hits(place.encode(), is_text=True))
+    for part in parts(file, needles.longest, numbers):
+        count += sum(1 for _ in needles.hits(part.data, part.is_text))
+    size = file.stat().st_size
+    found.objects, found.bytes = found.objects + 1, found.bytes + size
+    if count:
+        found.hits[place] += count
 
 
 def _look_into_database(engine: Engine, needles: Needles, found: Scan) -> None:
