@@ -19,11 +19,9 @@ BATCHES = 12 if FULL else 3
 IN_SHORT_RUNS = (
     "unique",
     "unique with watermark",
-    "rule unique",
     "merge of two keys",
     "merge with watermark",
     "partial",
-    "history with truncates",
     "aggregate within reach",
     "lookup",
 )

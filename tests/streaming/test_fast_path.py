@@ -143,7 +143,10 @@ EDGE_CASES = [
             Append(unique=("device",), first_by=("place",), watermark=Watermark("time", minutes=1)),
             marks=only_in_full_runs,
         ),
-        Append(unique=("device",), first_by=("place",), watermark=Watermark("time", minutes=1, late="drop")),
+        pytest.param(
+            Append(unique=("device",), first_by=("place",), watermark=Watermark("time", minutes=1, late="drop")),
+            marks=only_in_full_runs,
+        ),
         pytest.param(Append(), marks=only_in_full_runs),
     ],
     ids=["identity with a time", "within a watermark", "late rows dropped", "no identity"],

@@ -19,7 +19,7 @@ from include.rules import FAILED
 from include.settings import settings
 from include.spec import KAFKA_SCHEMA_WITH_IDS, Delta, Flow, Kafka, Table
 from tests.support import raw_headers
-from tests.support.flows import rows_of
+from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.topic import Topic
 
 NOW_MS = int(time.time() * 1000)
@@ -42,7 +42,9 @@ def send_at(topic: Topic, *milliseconds: int) -> None:
     assert set(errors) == {None}
 
 
-@pytest.mark.parametrize("fast_path", [True, False], ids=["the fast path", "Spark's writers"])
+@pytest.mark.parametrize(
+    "fast_path", [True, pytest.param(False, marks=only_in_full_runs)], ids=["the fast path", "Spark's writers"]
+)
 def test_a_record_with_a_time_that_delta_cannot_hold_is_quarantined_with_its_place(
     topic, run_once, name, monkeypatch, fast_path: bool
 ):
