@@ -21,6 +21,7 @@ from include.control.store.grants import Role
 from include.control.store.job_schema import metadata
 from include.control.store.schema import audits, snapshots, versions
 from include.errors import UsageError
+from include.settings import settings
 from include.spec import Delta, Table
 from tests.support.postgresql import Server
 
@@ -92,6 +93,8 @@ def test_a_command_of_an_admin_is_refused_in_a_sentence_to_whoever_has_only_the_
     monkeypatch.setattr(sys, "argv", ["sluice", *words, "--reason", "a test"])
     with pytest.raises(UsageError, match="may not do that"):
         cli.main()
+    # The command's own engine, which outlives it.
+    database.connect(settings().control_url).dispose()
     with database.reading(reader) as connection:
         assert connection.execute(select(audits)).all() == []
 
