@@ -231,9 +231,12 @@ def test_rows_are_taken_out_of_partitions_with_constraints_and_of_their_change_f
     assert (contents(source), contents(reader)) == (without(subject, before), without(subject, read))
     assert spark.read.format("delta").load(str(path)).filter("kind IS NULL AND double = 222").count() == 1
     assert done.outcome["tables"][source.name]["rows"] == len(KINDS) * 2
-    # The table is as strict as before.
+    # The table is as strict as before, and the reader of its changes goes on.
     with pytest.raises(Exception, match="DELTA_VIOLATE_CONSTRAINT"):
         spark.createDataFrame([("eve", 2000, "a")], columns).write.format("delta").mode("append").save(str(path))
+    spark.createDataFrame([("eve", 7, "a")], columns).write.format("delta").mode("append").save(str(path))
+    run_once(reader)
+    assert [row["place"] for row in rows_of(reader.name) if row["person"] == "eve"] == [7]
 
 
 def test_a_table_whose_partitions_have_the_names_of_subjects_is_refused_before_anything_is_done(
