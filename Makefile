@@ -13,12 +13,10 @@ export SLUICE_HOME SLUICE_VENV NAME SOURCE COLUMNS KEYS
 VENV_BIN := "$$SLUICE_VENV"/bin
 IN_VENV := $(VENV_BIN)/python
 # Three processes share the tests, so that they end together: the unit tests without Spark, and those of platforms,
-# which wait most of their time; those that compute rows, jobs, and faults of checkpoints and sources; those of tables.
+# which wait most of their time; those that compute rows, and faults of checkpoints; those of tables.
 UNITS := $(wildcard tests/unit/engine tests/docs/test_recipes.py tests/streaming/kafka tests/streaming/rows \
-	tests/streaming/s3 tests/faults/changes tests/faults/views \
-	$(addprefix tests/streaming/jobs/test_,backfill.py full_refresh.py poison_in_jobs.py preview.py replay.py) \
-	$(addprefix tests/faults/test_,branches.py checkpoints.py definitions.py refresh.py sources.py) \
-	tests/faults/platforms/test_store_faults.py)
+	tests/streaming/s3 tests/streaming/jobs/test_backfill.py tests/faults/changes tests/faults/views \
+	tests/faults/test_checkpoints.py tests/faults/platforms/test_store_faults.py)
 PLATFORMS := $(filter-out $(UNITS) tests/unit/conftest.py,$(wildcard tests/unit/[a-z]* tests/airflow \
 	tests/docs/test_*.py tests/faults/platforms/test_*.py tests/faults/test_aimed_kills.py \
 	tests/streaming/test_end_to_end.py tests/streaming/test_sql_server.py))
@@ -80,7 +78,7 @@ test-setup: setup s3 connect tlc
 test-platforms: setup s3 connect tlc ## of all tests, those of Airflow and the documentation, and those without Spark
 	@$(IN_VENV) -m pytest -m "$(MARKED)" $(PLATFORMS)
 
-test-units: setup s3 connect ## of all tests, those of the engine's units, of jobs, brokers, stores and databases
+test-units: setup s3 connect ## of all tests, those of the engine's units, of brokers, stores and databases
 	@$(IN_VENV) -m pytest -m "$(MARKED)" $(UNITS)
 
 test-tables: setup s3 ## of all tests, the others, which share one Spark session
