@@ -50,9 +50,9 @@ def flow(readings: Readings, query: Query, name: str) -> dict[str, Any]:
 
 def _actions(stored: FlowSnapshot) -> list[str]:
     """What its page offers to press, first what helps now."""
-    is_steady = stored.is_view or stored.wanted == "stopped"
+    of_query = () if stored.is_view or stored.wanted == "stopped" else OF_RUNNING
     of_alarm = "acknowledge" if stored.alarm and not stored.acknowledged else ""
-    return list(dict.fromkeys(filter(None, (stored.action, *(() if is_steady else OF_RUNNING), of_alarm))))
+    return list(dict.fromkeys(filter(None, (stored.action, *of_query, of_alarm))))
 
 
 def history_charts(samples: Sequence[Sample], jobs: Sequence[StoredJob], at: float, seconds: float) -> list[Chart]:

@@ -15,9 +15,8 @@ EFFECTS = {
     "drain": "The flow reads what its source holds now, and then stops.",
     "acknowledge": "No message and no red task of it for 24 hours, unless it changes.",
     "reset checkpoint": "The flow gets a new checkpoint, and goes on where its table ends. What the table holds stays. "
-    "Another person has to approve it.",
-    "accept data loss": "The flow goes on after the records that are gone, and `verify` counts them from then on. "
-    "Another person has to approve it.",
+    "It waits for an approval.",
+    "accept data loss": "The flow goes on after the records that are gone. It waits for an approval.",
 }
 THOUSANDS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
