@@ -36,7 +36,7 @@ WORKDIR /opt/sluice
 
 # The packages of the lock. Whoever runs them cannot write what Python compiles, so it is compiled here, except for files
 # that are no code of this Python.
-COPY include/__init__.py include/errors.py include/progress.py include/settings.py include/
+COPY include/__init__.py include/errors.py include/layers.py include/progress.py include/settings.py include/
 COPY include/local/__init__.py include/local/home.py include/local/install.py include/local/
 COPY containers/trim.py containers/
 COPY requirements.lock ./

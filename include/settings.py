@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from include.errors import UsageError
-from include.spec import LAYERS
+from include.layers import LAYERS
 
 # A user or a password in a URL. A secret key may contain slashes, and digits before a slash are a port.
 LOGIN = re.compile(r"://(?:[^/\s]*@|[^/:\s]+:(?!\d+/)[^@\s]*@)")

@@ -3,6 +3,7 @@
 A file `include/tables/<layer>/<name>.py` binds one `Table` to the name `TABLE`. `include.catalog` checks it.
 """
 
+from include.layers import LAYERS as LAYERS
 from include.rules import Expect as Expect
 from include.rules import References as References
 from include.rules import Rule as Rule
@@ -28,7 +29,6 @@ from include.spec.origin import Kafka as Kafka
 from include.spec.origin import Parse as Parse
 from include.spec.origin import Registry as Registry
 from include.spec.origin import Source as Source
-from include.spec.table import LAYERS as LAYERS
 from include.spec.table import Flow as Flow
 from include.spec.table import Lookup as Lookup
 from include.spec.table import Maintenance as Maintenance

@@ -70,7 +70,6 @@ class Lookup:
 Transform = Callable[[Any], Any] | str
 S = TypeVar("S", bound=AnySource)
 W = TypeVar("W", bound=WriteMode)
-LAYERS = ("bronze", "silver", "gold")
 
 
 @dataclass(frozen=True)

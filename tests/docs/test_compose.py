@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -72,6 +73,21 @@ def test_every_image_is_built_here_on_a_base_with_a_version():
     stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.MULTILINE)
     bases = set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) - {*stages}
     assert bases == {"debian:bookworm-slim"}
+
+
+def test_the_image_has_the_files_that_its_steps_need_before_it_has_all(tmp_path: Path):
+    copied, imported = r"^COPY (include/.*) \S+$", r"python3? -m (include\S+)"
+    text = (ROOT / "Dockerfile").read_text().partition(" AS sluice")[2].replace("\\\n", " ")
+    modules = []
+    for line in text.splitlines():
+        for name in " ".join(re.findall(copied, line)).split():
+            if (ROOT / name).is_file():
+                (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, tmp_path / name)
+        for module in re.findall(imported, line) if line.startswith("RUN") else []:
+            modules.append(module)
+            subprocess.run([sys.executable, "-S", "-c", f"import {module}"], cwd=tmp_path, env={}, check=True)
+    assert modules[-2:] == ["include.local.install", "include.local.artifacts"]
 
 
 def test_every_service_that_another_waits_for_exists():

@@ -24,6 +24,7 @@ DECLARATIONS = (
     "include.catalog",
     "include.settings",
     "include.errors",
+    "include.layers",
     "include.logs",
     "include.access",
     "include.no_redirect",
@@ -78,7 +79,7 @@ ZONES = {
     "declarations": Zone(
         ("include/*.py", "include/tables/**/*.py", "include/examples/tables/**/*.py"), DECLARATIONS, ("*",)
     ),
-    "spec": Zone(("include/spec/*.py",), ("include.spec", "include.rules"), ("*",)),
+    "spec": Zone(("include/spec/*.py",), ("include.spec", "include.rules", "include.layers"), ("*",)),
     "project": Zone(("include/project/*.py",), DECLARATIONS, ("*",)),
     "lake": Zone(("include/lake/*.py",), LAKE, WITHOUT_A_JVM),
     "control": Zone(("include/control/**/*.py",), CONTROL, WITHOUT_A_JVM),
