@@ -21,8 +21,9 @@ RUN mkdir --parents /usr/share/man/man1 \
     && rm -rf /var/lib/apt/lists/*
 # The number of the user is fixed, because files in volumes keep it.
 RUN useradd --system --uid 10001 --home-dir /var/lib/sluice --create-home sluice \
-    && printf '#!/bin/sh\nexec /opt/venv/bin/python -P -m include.cli "$@"\n' > /usr/local/bin/sluice \
-    && chmod 755 /usr/local/bin/sluice
+    && printf '#!/bin/sh\nexec /opt/venv/bin/python -P -m include.containers.mounted "$@"\n' > /usr/local/bin/with-secrets \
+    && printf '#!/bin/sh\nexec with-secrets /opt/venv/bin/python -P -m include.cli "$@"\n' > /usr/local/bin/sluice \
+    && chmod 755 /usr/local/bin/sluice /usr/local/bin/with-secrets
 ENV PATH=/opt/venv/bin:$PATH \
     LC_ALL=C.UTF-8 \
     AIRFLOW_HOME=/var/lib/sluice/airflow \
@@ -30,6 +31,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONPATH=/opt/sluice \
     SLUICE_HOME=/var/lib/sluice \
     SLUICE_JARS=/opt/jars \
+    SLUICE_SECRETS=/run/secrets \
     SLUICE_VENV=/opt/venv \
     SPARK_CONF_DIR=/tmp/spark-conf
 WORKDIR /opt/sluice

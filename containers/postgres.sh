@@ -1,9 +1,10 @@
 #!/bin/sh
-# Makes the database cluster if there is none, gives its users the passwords of the environment, and runs it.
+# Makes the database cluster if there is none, gives its users the passwords of the mounted secrets, and runs it.
 set -eu
 
 data=${PGDATA:-/var/lib/postgresql/data}
 programs=${POSTGRESQL_PROGRAMS:-$(echo /usr/lib/postgresql/*/bin)}
+secrets=${SLUICE_SECRETS:-/run/secrets}
 
 # In single-user mode, before anybody can connect. Each line is a statement.
 alone() {
@@ -27,8 +28,13 @@ END
 fi
 
 quoted() {
-    printf "%s" "$1" | sed "s/'/''/g"
+    sed "s/'/''/g" "$secrets/$1"
 }
+# Before the statements, so that the script ends where one is missing.
+driver_password=$(quoted CONTROL_DRIVER_PASSWORD)
+supervisor_password=$(quoted CONTROL_SUPERVISOR_PASSWORD)
+airflow_password=$(quoted AIRFLOW_DATABASE_PASSWORD)
+control_password=$(quoted CONTROL_DATABASE_PASSWORD)
 
 # Those of an earlier release had the owner alone. `include.containers.migrate` gives the roles their rights.
 exists() {
@@ -44,9 +50,9 @@ $(for part in driver supervisor; do
     echo "DO \$\$ BEGIN IF NOT EXISTS ($(exists $login)) THEN CREATE ROLE $login LOGIN IN ROLE sluice_$part; END IF; END \$\$"
 done)
 GRANT CONNECT ON DATABASE control TO sluice_reader, sluice_driver, sluice_supervisor
-ALTER ROLE control_driver PASSWORD '$(quoted "$CONTROL_DRIVER_PASSWORD")'
-ALTER ROLE control_supervisor PASSWORD '$(quoted "$CONTROL_SUPERVISOR_PASSWORD")'
-ALTER ROLE airflow PASSWORD '$(quoted "$AIRFLOW_DATABASE_PASSWORD")'
-ALTER ROLE control PASSWORD '$(quoted "$CONTROL_DATABASE_PASSWORD")'
+ALTER ROLE control_driver PASSWORD '$driver_password'
+ALTER ROLE control_supervisor PASSWORD '$supervisor_password'
+ALTER ROLE airflow PASSWORD '$airflow_password'
+ALTER ROLE control PASSWORD '$control_password'
 END
 exec "$programs/postgres" -D "$data" -c "listen_addresses=*" -c max_connections=200 "$@"

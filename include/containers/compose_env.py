@@ -1,5 +1,6 @@
 """Writes the secrets of docker-compose.yaml that `.env` lacks: python -m include.containers.compose_env
 
+It writes each one into a file of its own, too, which the containers that need it mount.
 Runs on a bare Python, like `include.local.install`.
 """
 
@@ -8,12 +9,13 @@ from __future__ import annotations
 import os
 import secrets
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from pathlib import Path
 
 from include.errors import SetupError, report
 from include.settings import ROOT
 
-FILE = ROOT / ".env"
+FILE, DIRECTORY = ROOT / ".env", ROOT / ".secrets"
 
 
 def _key() -> str:
@@ -39,12 +41,16 @@ VALUES = {
     "SPARK_AUTH_SECRET": lambda: secrets.token_urlsafe(48),
     "SPARK_REST_KEY": _key,
 }
+# Those of other services, which only their owner knows.
+GIVEN = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OPENLINEAGE_API_KEY")
+SECRETS = (*(name for name in VALUES if name != "KAFKA_CLUSTER_ID"), *GIVEN)
 
 
 def main() -> None:
     added = complete(FILE)
+    write_files(DIRECTORY, variables(FILE.read_text()))
     written = f"{FILE.name} got {', '.join(added)}" if added else f"{FILE.name} has all variables already"
-    print(f"{written}; AIRFLOW_ADMIN_PASSWORD is the password of the user admin")
+    print(f"{written}, and {DIRECTORY.name} a file of each; AIRFLOW_ADMIN_PASSWORD is the password of the user admin")
 
 
 def complete(file: Path) -> list[str]:
@@ -54,13 +60,45 @@ def complete(file: Path) -> list[str]:
         with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "r+") as opened:
             os.fchmod(opened.fileno(), 0o600)
             text = opened.read()
-            present = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+            present = variables(text)
             missing = [name for name in VALUES if not present.get(name)]
             end_of_line = "" if not text or text.endswith("\n") else "\n"
             opened.write(end_of_line + "".join(f"{name}={VALUES[name]()}\n" for name in missing))
     except OSError as error:
         raise SetupError(f"{file} cannot be written ({error.strerror}): correct its permissions") from error
     return missing
+
+
+def variables(text: str) -> dict[str, str]:
+    """The variables of `.env`, as Compose reads them: quotes around a value, and a comment after it, are no part."""
+    pairs = (line.strip().removeprefix("export ").split("=", 1) for line in text.splitlines() if "=" in line)
+    return {name.strip(): _unquoted(value.strip()) for name, value in pairs}
+
+
+def _unquoted(value: str) -> str:
+    if value[:1] in {"'", '"'} and value[0] in value[1:]:
+        return value[1 : value.index(value[0], 1)]
+    return "" if value.startswith("#") else value.split(" #", 1)[0].strip()
+
+
+def write_files(directory: Path, values: Mapping[str, str]) -> None:
+    """Write each secret into a file; an empty one if there is no value. Raises SetupError if that is impossible.
+
+    The user of a container has another number than the owner of the file. So all may read the files, and nobody else
+    may enter their directory.
+    """
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        directory.chmod(0o700)
+        for name in SECRETS:
+            file, draft = directory / name, directory / f".{name}"
+            # By a rename: a container that starts meanwhile never reads half a secret.
+            draft.unlink(missing_ok=True)
+            draft.write_text(values.get(name, ""))
+            draft.chmod(0o444)
+            draft.replace(file)
+    except OSError as error:
+        raise SetupError(f"{directory} cannot be written ({error.strerror}): correct its permissions") from error
 
 
 if __name__ == "__main__":

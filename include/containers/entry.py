@@ -2,25 +2,23 @@
 
 python -m include.containers.entry airflow scheduler
 
-On Kubernetes, each file `SLUICE_SECRETS/*/VARIABLE` is a variable, and Spark calls `driver` or `executor` in its pods.
+Mounted secrets are variables of it. On Kubernetes, Spark calls `driver` or `executor` in its pods.
 """
 
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from include import private_files
-from include.containers import spark_pods
+from include.containers import mounted, spark_pods
 from include.errors import report
 from include.local import environment
 from include.local.environment import USER, java_options, java_property
 from include.settings import ROOT, settings
 
 SPARK_DEFAULTS = ROOT / "containers" / "spark-defaults.conf"
-VARIABLE = re.compile("[A-Z][A-Z0-9_]*")
 # By variable of a container that knows it: the setting of Spark.
 SECRETS = {
     "SPARK_AUTH_SECRET": "spark.authenticate.secret",
@@ -30,8 +28,7 @@ PASSWORDS_FILE = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"
 
 
 def main() -> None:
-    if directory := os.environ.get("SLUICE_SECRETS"):
-        os.environ.update(read_secrets(Path(directory)))
+    os.environ.update(mounted.variables(os.environ))
     # Pods of drivers have a volume of their own at the last one, which only this user may create in a shared home.
     for folder in (settings().logs, settings().temporary, settings().home / "checkpoints"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,12 +41,6 @@ def main() -> None:
     if password := os.environ.get("AIRFLOW_ADMIN_PASSWORD"):
         _write_secret(Path(os.environ[PASSWORDS_FILE]), json.dumps({USER: password}))
     os.execvp(command[0], command)
-
-
-def read_secrets(directory: Path) -> dict[str, str]:
-    """The variables that mounted secrets hold, by the names of their files. A final line end is no part of them."""
-    files = [file for file in sorted(directory.glob("*/*")) if VARIABLE.fullmatch(file.name)]
-    return {file.name: file.read_text().removesuffix("\n") for file in files}
 
 
 def write_spark(directory: Path, variables: Mapping[str, str]) -> None:

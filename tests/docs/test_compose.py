@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
 WITHOUT_SLUICE = {"postgres"}
-SECRETS = [name for name in compose_env.VALUES if name != "KAFKA_CLUSTER_ID"]
+SECRETS = compose_env.SECRETS
 # The services that may know a secret.
 AIRFLOW = {name for name in SERVICES if name.startswith("airflow-")} | {"supervisor-watchdog"}
 PLATFORM = AIRFLOW | {"spark-worker-1", "spark-worker-2"}
@@ -39,9 +39,12 @@ KNOWN_BY = {
     "AIRFLOW_DATABASE_PASSWORD": AIRFLOW | {"postgres"},
     "AIRFLOW_FERNET_KEY": AIRFLOW,
     "AIRFLOW_JWT_SECRET": AIRFLOW,
+    "AWS_ACCESS_KEY_ID": PLATFORM,
+    "AWS_SECRET_ACCESS_KEY": PLATFORM,
     "CONTROL_DATABASE_PASSWORD": {"postgres", "control-migrate"},
     "CONTROL_DRIVER_PASSWORD": {"postgres", "spark-worker-1", "spark-worker-2"},
     "CONTROL_SUPERVISOR_PASSWORD": AIRFLOW | {"postgres"},
+    "OPENLINEAGE_API_KEY": PLATFORM,
     "SPARK_AUTH_SECRET": {"spark-master", "spark-worker-1", "spark-worker-2"},
     "SPARK_REST_KEY": AIRFLOW | {"spark-master"},
 }
@@ -62,7 +65,7 @@ NOT_PASSED_ON = {
     ),
 }
 # What the comments of `.env.example` name beside the settings.
-FOR_STORES = {"AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_GLUE", "AWS_REGION", "AWS_SECRET_ACCESS_KEY"}
+FOR_STORES = {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_GLUE", "AWS_REGION"}
 OF_EXAMPLES = {"SLUICE_EVENTS_PER_SECOND"}
 
 
@@ -97,8 +100,35 @@ def test_every_service_that_another_waits_for_exists():
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_a_secret_is_known_where_it_is_needed_alone(secret: str):
-    knowing = {name for name, service in SERVICES.items() if secret in str(service.get("environment", {}))}
+    knowing = {name for name, service in SERVICES.items() if secret in service.get("secrets", [])}
     assert knowing == KNOWN_BY[secret]
+
+
+def test_no_secret_is_in_what_an_engine_shows_of_a_container(tmp_path: Path):
+    env = tmp_path / ".env"
+    compose_env.complete(env)
+    values = compose_env.variables(env.read_text()) | {name: f"value-of-{name}" for name in compose_env.GIVEN}
+    # Compose fills in what is within ${}, and makes $ of $$.
+    filled = re.sub(
+        r"(\$\$)|\$\{(\w+)(?::[-?]([^}]*))?\}",
+        lambda match: "$" if match[1] else values.get(match[2]) or match[3],
+        (ROOT / "docker-compose.yaml").read_text(),
+    )
+    services = yaml.safe_load(filled)["services"]
+    # The filling in is seen to work by what is no secret.
+    assert services["kafka-1"]["environment"]["KAFKA_CLUSTER_ID"] == values["KAFKA_CLUSTER_ID"]
+    assert [name for name in SECRETS if values[name] in str(services)] == []
+    # None comes from the shell either, and each that a variable names is mounted.
+    for name, service in services.items():
+        environment = service.get("environment", {})
+        assert not {*environment} & {*SECRETS}, name
+        assert {*re.findall(r"\$\{(\w+)\}", str(environment))} <= {*service.get("secrets", [])}, name
+
+
+def test_every_mounted_secret_is_a_file_that_the_command_writes():
+    files = {name: secret["file"] for name, secret in COMPOSE["secrets"].items()}
+    directory = compose_env.DIRECTORY.relative_to(ROOT)
+    assert files == {name: str(directory / name) for name in compose_env.SECRETS}
 
 
 def test_no_service_runs_as_root_or_writes_outside_of_its_volumes():
@@ -112,13 +142,14 @@ def test_no_service_runs_as_root_or_writes_outside_of_its_volumes():
         assert name in WITHOUT_SLUICE or service["read_only"], name
 
 
-def test_no_container_sees_the_file_of_secrets_and_no_image_holds_it():
+def test_no_container_sees_the_file_of_all_secrets_and_no_image_or_repository_holds_it():
     for name, service in SERVICES.items():
         mounts = {Path(volume.split(":")[0]) for volume in service.get("volumes", []) if volume.startswith((".", "/"))}
-        assert not any(Path(".env").is_relative_to(mount) for mount in mounts), name
+        assert not any(Path(file).is_relative_to(mount) for mount in mounts for file in (".env", ".secrets")), name
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert ignored[1] == "*"
-    assert "!.env" not in ignored
+    assert not {"!.env", "!.secrets"} & {*ignored}
+    assert {"/.env", "/.secrets/"} <= {*(ROOT / ".gitignore").read_text().splitlines()}
 
 
 def test_user_interfaces_are_open_to_this_machine_alone_and_nothing_else_is():
@@ -144,7 +175,7 @@ def test_every_service_that_stays_has_a_health_check_or_ends_when_it_is_not_well
 def test_every_variable_of_the_file_is_in_the_example_of_env_and_written_by_the_command():
     examples = set(re.findall(r"^#(\w+)=$", (ROOT / ".env.example").read_text(), re.MULTILINE))
     required = set(re.findall(r"\$\{(\w+):\?", (ROOT / "docker-compose.yaml").read_text()))
-    assert required == set(compose_env.VALUES) <= examples
+    assert required | set(COMPOSE["secrets"]) - {*compose_env.GIVEN} == set(compose_env.VALUES) <= examples
 
 
 def passed_on(service: str) -> set[str]:
@@ -155,7 +186,7 @@ def passed_on(service: str) -> set[str]:
 
 def test_every_setting_that_a_container_needs_is_passed_on():
     documented = set(re.findall(r"^#((?:SLUICE|OPENLINEAGE)_\w+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
-    needed = documented - NOT_PASSED_ON.keys() - OF_EXAMPLES | FOR_STORES | {"OPENLINEAGE_API_KEY"}
+    needed = documented - NOT_PASSED_ON.keys() - OF_EXAMPLES | FOR_STORES
     for service in PLATFORM:
         assert needed - passed_on(service) == set(), service
     assert passed_on("examples") >= OF_EXAMPLES
@@ -170,7 +201,7 @@ def test_the_command_writes_secrets_that_only_their_owner_can_read_and_keeps_tho
     assert file.stat().st_mode & 0o777 == 0o600
     values = dict(line.split("=", 1) for line in file.read_text().splitlines())
     assert all(len(values[name]) >= 22 for name in compose_env.VALUES)
-    assert all(len(values[name]) >= 43 for name in SECRETS if name != "AIRFLOW_ADMIN_PASSWORD")
+    assert all(len(values[name]) >= 43 for name in SECRETS if name in values and name != "AIRFLOW_ADMIN_PASSWORD")
     assert len(set(values.values())) == len(values)
 
     file.write_text("OTHER=1\nSPARK_AUTH_SECRET=mine\nAIRFLOW_JWT_SECRET=")
@@ -181,6 +212,27 @@ def test_the_command_writes_secrets_that_only_their_owner_can_read_and_keeps_tho
     assert file.read_text().startswith("OTHER=1\nSPARK_AUTH_SECRET=mine\nAIRFLOW_JWT_SECRET=\nAIRFLOW_ADMIN_PASSWORD=")
     assert file.stat().st_mode & 0o777 == 0o600
     assert compose_env.complete(file) == []
+
+
+def test_each_secret_of_yesterday_gets_a_file_that_containers_can_read_and_other_users_cannot_reach(tmp_path: Path):
+    lines = (
+        "#SPARK_AUTH_SECRET=example",
+        "SPARK_AUTH_SECRET=old",
+        "export SPARK_REST_KEY='a key = #1' # ours",
+        "AWS_SECRET_ACCESS_KEY=k/+= # theirs",
+        "AIRFLOW_JWT_SECRET=",
+    )
+    values = compose_env.variables("\n".join(lines))
+    directory = tmp_path / "secrets"
+    for written in (values, values | {"SPARK_AUTH_SECRET": "new"}):
+        compose_env.write_files(directory, written)
+        assert {file.name for file in directory.iterdir()} == {*compose_env.SECRETS}
+        assert {file.stat().st_mode & 0o777 for file in directory.iterdir()} == {0o444}
+        assert directory.stat().st_mode & 0o777 == 0o700
+        assert (directory / "SPARK_AUTH_SECRET").read_text() == written["SPARK_AUTH_SECRET"]
+    assert (directory / "SPARK_REST_KEY").read_text() == "a key = #1"
+    assert (directory / "AWS_SECRET_ACCESS_KEY").read_text() == "k/+="
+    assert (directory / "AIRFLOW_JWT_SECRET").read_text() == ""
 
 
 @pytest.fixture
@@ -194,7 +246,16 @@ def database_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     options = ["-p", str(port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-F"]
     command = [*postgresql.other_user(), "sh", str(script), *options]
     programs = str(postgresql.program("postgres").parent)
-    environment = {**os.environ, **PASSWORDS, "PGDATA": str(directory / "data"), "POSTGRESQL_PROGRAMS": programs}
+    secrets = directory / "secrets"
+    secrets.mkdir()
+    for name, value in PASSWORDS.items():
+        (secrets / name).write_text(value)
+    environment = {
+        **os.environ,
+        "SLUICE_SECRETS": str(secrets),
+        "PGDATA": str(directory / "data"),
+        "POSTGRESQL_PROGRAMS": programs,
+    }
     with (directory / "log").open("wb") as log:
         server = subprocess.Popen(command, env=environment, cwd=directory, stdout=log, stderr=subprocess.STDOUT)
     url = f"postgresql+psycopg://127.0.0.1:{port}/control"

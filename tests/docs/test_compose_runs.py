@@ -1,78 +1,35 @@
-"""docker-compose.yaml starts the platform from a clone, and a killed worker loses and doubles no row.
+"""docker-compose.yaml starts the platform from a clone, shows no secret, and a killed worker loses and doubles no row.
 
 It needs a Docker engine with Compose 2 that can build the images: 10 GB of disk, 16 GB of memory and some minutes.
 """
 
-import json
-import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
+from include.containers import compose_env
 from tests.conftest import free_port
 from tests.support import checkout
+from tests.support.compose import TABLES, Platform, has_engine
 from tests.support.flows import only_in_full_runs
 from tests.support.waiting import wait_until
 
 START_SECONDS, RECOVERY_SECONDS, DRAIN_SECONDS = 1_800, 600, 600
-SHELL = "supervisor-watchdog"
 GOLD = """
 from include import catalog
 from include.monitoring import status
 print(sum(status.rows(table) or 0 for table in catalog.load().tables if table.startswith("gold.")))
 """
-HOSTS = """
-from include.control.leases import lease
-from include.control.store import database
-from include.settings import settings
-with database.reading(database.connect(settings().control_url)) as connection:
-    print(*sorted({holder.host for holder in lease.holders(connection).values()}))
+# The files of the home that hold a mounted secret, or the words of the argument.
+SEARCH = """
+search() { grep --recursive --files-with-matches --fixed-strings --no-messages "$@" /var/lib/sluice; }
+for secret in /run/secrets/*; do
+    if [ -s "$secret" ]; then search --file "$secret"; fi
+done
+search --regexp "$1"
 """
-
-
-def has_engine() -> bool:
-    if not shutil.which("docker"):
-        return False
-    questions = (["docker", "info"], ["docker", "compose", "version"])
-    return all(subprocess.run(words, capture_output=True, timeout=60).returncode == 0 for words in questions)
-
-
-@dataclass(frozen=True)
-class Platform:
-    """A copy of this checkout, and the name of its project."""
-
-    directory: Path
-    name: str
-
-    def compose(self, *words: str, timeout_seconds: float = 300) -> str:
-        command = ["docker", "compose", "--project-name", self.name, *words]
-        result = subprocess.run(
-            command, cwd=self.directory, capture_output=True, text=True, timeout=timeout_seconds, check=False
-        )
-        assert result.returncode == 0, f"{words}: {result.stdout[-2_000:]}{result.stderr[-2_000:]}"
-        return result.stdout
-
-    def run(self, *words: str) -> str:
-        return self.compose("exec", "--no-TTY", SHELL, *words)
-
-    def python(self, code: str) -> str:
-        return self.run("python", "-c", code)
-
-    def details(self) -> str:
-        return self.compose("ps", "--all") + self.compose("logs", "--no-color", "--tail", "20")[-8_000:]
-
-    def driver_hosts(self) -> set[str]:
-        """The hosts of the drivers that hold a lease."""
-        return set(self.python(HOSTS).split())
-
-    def is_read_to_the_end(self) -> bool:
-        flows = json.loads(self.run("sluice", "status", "--json"))
-        # Views are refreshed at night.
-        return all(flow["lag"]["is_up_to_date"] for flow in flows if flow["state"] != "VIEW")
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +37,13 @@ def platform(tmp_path_factory) -> Iterator[Platform]:
     if not has_engine():
         pytest.skip("no Docker engine with Compose 2 answers here")
     directory = checkout.copy_to(tmp_path_factory.mktemp("compose"))
+    for path, text in TABLES.items():
+        (directory / "include" / "tables" / path).write_text(text)
     platform = Platform(directory, f"sluice-test-{uuid.uuid4().hex[:8]}")
+    planted = [f"{name}=planted{uuid.uuid4().hex}" for name in compose_env.GIVEN]
+    ports = [f"SLUICE_{service}_PORT={free_port()}" for service in ("AIRFLOW", "SPARK")]
+    (directory / ".env").write_text("\n".join([*planted, *ports, ""]))
     subprocess.run(["make", "compose-env"], cwd=directory, check=True, timeout=60)
-    with (directory / ".env").open("a") as variables:
-        variables.write(f"SLUICE_AIRFLOW_PORT={free_port()}\nSLUICE_SPARK_PORT={free_port()}\n")
     try:
         platform.compose("up", "--detach", "--build", timeout_seconds=START_SECONDS)
         yield platform
@@ -94,13 +54,46 @@ def platform(tmp_path_factory) -> Iterator[Platform]:
 @only_in_full_runs
 def test_the_platform_comes_up_and_a_killed_worker_loses_and_doubles_no_row(platform: Platform):
     wait_until(lambda: int(platform.python(GOLD)) > 0, START_SECONDS, platform.details, poll_seconds=5)
+    platform.send_and_wait(START_SECONDS)
     [host] = platform.driver_hosts()
     rows_before = int(platform.python(GOLD))
 
     platform.compose("kill", host)
     wait_until(lambda: platform.driver_hosts() not in ({host}, set()), RECOVERY_SECONDS, platform.details, 2)
+    platform.send_and_wait(RECOVERY_SECONDS)
     wait_until(lambda: int(platform.python(GOLD)) > rows_before, RECOVERY_SECONDS, platform.details, 2)
 
     platform.compose("stop", "examples")
     wait_until(platform.is_read_to_the_end, DRAIN_SECONDS, platform.details, 5)
     assert "bronze.tracker_events" in platform.run("sluice", "verify")
+    platform.require_exact_rows()
+    platform.compose("start", host)
+
+
+@only_in_full_runs
+def test_no_secret_is_in_what_the_engine_shows_of_containers_in_their_logs_or_in_their_files(platform: Platform):
+    secrets = platform.secrets()
+    assert all(secrets.values())
+    # What the search must find, in each place.
+    witness = f"witness{uuid.uuid4().hex}"
+    script = f"echo {witness}; echo {witness} > /var/lib/sluice/tmp/witness; sleep 300"
+    one_off = ("run", "--detach", "--no-deps", "--env", f"WITNESS={witness}", "kafka-topics", "sh", "-c", script)
+    container = platform.compose(*one_off).split()[-1]
+    wait_until(lambda: witness in platform.shown_by_the_engine()["docker logs"], 60, platform.details)
+
+    for place, text in platform.shown_by_the_engine().items():
+        assert witness in text, place
+        assert [name for name, value in secrets.items() if value in text] == [], place
+    for service in ("supervisor-watchdog", "spark-worker-1", "spark-worker-2"):
+        files = platform.compose("exec", "--no-TTY", service, "sh", "-c", f"{SEARCH}true", "sh", witness)
+        assert files.split() == ["/var/lib/sluice/tmp/witness"], service
+    configuration = platform.compose("config")
+    assert "KAFKA_CLUSTER_ID" in configuration
+    assert [name for name, value in secrets.items() if value in configuration] == []
+
+    # And the processes know what they need.
+    seen = platform.python("import json, os; print(json.dumps(dict(os.environ)))")
+    mounted = [name for name in compose_env.SECRETS if name in seen]
+    assert {"AIRFLOW_FERNET_KEY", "CONTROL_SUPERVISOR_PASSWORD", *compose_env.GIVEN} <= {*mounted}
+    assert all(secrets[name] in seen for name in mounted)
+    subprocess.run(["docker", "rm", "--force", container], check=True, capture_output=True, timeout=60)

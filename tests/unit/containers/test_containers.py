@@ -1,5 +1,6 @@
 """What the first processes of containers write, and how they end."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import javaproperties
 import pytest
 
-from include.containers import entry, examples, spark_pods
+from include.containers import entry, examples, mounted, spark_pods
 from include.containers.kafka import Node
 from include.errors import SluiceError
 from tests.conftest import ROOT
@@ -69,7 +70,27 @@ def test_a_file_of_a_mounted_secret_is_a_variable_if_its_name_is_one(tmp_path: P
     (tmp_path / "database" / "..data").symlink_to(versions.name)
     (tmp_path / "storage").mkdir()
     (tmp_path / "storage" / "AWS_ACCESS_KEY_ID").write_text("e")
-    assert entry.read_secrets(tmp_path) == {"PGPASSWORD": "a\n b", "AWS_ACCESS_KEY_ID": "e"}
+    assert mounted.read(tmp_path) == {"PGPASSWORD": "a\n b", "AWS_ACCESS_KEY_ID": "e"}
+
+
+def test_a_command_has_the_mounted_secrets_as_variables_and_in_those_that_name_one(tmp_path: Path):
+    # As Compose mounts secrets. An empty file is one that nobody has given a value.
+    for name, text in {"PASSWORD_OF_A": "1/=+$", "KEY_OF_B": "2", "AWS_SECRET_ACCESS_KEY": "", "notes": "3"}.items():
+        (tmp_path / name).write_text(text)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "SLUICE_SECRETS": str(tmp_path),
+        "URL": "db://a:${PASSWORD_OF_A}@host/${KEY_OF_B}",
+        "OTHER": "${HOME} $KEY_OF_B ${notes}",
+    }
+    program = "import json, os; print(json.dumps(dict(os.environ)))"
+    command = [sys.executable, "-m", "include.containers.mounted", sys.executable, "-c", program]
+    seen = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+    added = {"PASSWORD_OF_A": "1/=+$", "KEY_OF_B": "2", "URL": "db://a:1/=+$@host/2"}
+    assert {name: value for name, value in seen.items() if environment.get(name) != value}.items() >= added.items()
+    assert seen["OTHER"] == environment["OTHER"]
+    assert not {"AWS_SECRET_ACCESS_KEY", "notes"} & seen.keys()
 
 
 def test_the_first_process_creates_the_directory_that_the_volume_of_a_driver_is_mounted_on(tmp_path: Path):

@@ -1,0 +1,157 @@
+"""A platform that `docker compose up` has started from a copy of this checkout, with what tests ask of it."""
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from include.containers import compose_env
+from tests.support.waiting import wait_until
+
+# A container that no test ends.
+SHELL = "supervisor-watchdog"
+BRONZE, SILVER = "bronze.numbers", "silver.squares"
+TABLES = {
+    "bronze/numbers.py": """from include.spec import Kafka, Table
+
+TABLE = Table(name="bronze.numbers", comment="Numbers of a test", source=Kafka("numbers"), interval_seconds=1)
+""",
+    "silver/squares.py": """from include.spec import Delta, Table
+
+TABLE = Table(
+    name="silver.squares",
+    comment="Numbers of a test, and their squares",
+    source=Delta("bronze.numbers"),
+    schema="number BIGINT, square BIGINT",
+    transform='''
+        SELECT number, number * number AS square
+        FROM (SELECT CAST(CAST(value AS STRING) AS BIGINT) AS number FROM source)
+    ''',
+    interval_seconds=1,
+)
+""",
+}
+SEND = """
+import os, sys
+from confluent_kafka import Producer
+producer = Producer({"bootstrap.servers": os.environ["SLUICE_KAFKA"], "enable.idempotence": True})
+for number in range(*map(int, sys.argv[1:])):
+    producer.produce("numbers", str(number))
+assert producer.flush(240) == 0
+"""
+STORED = """
+import json, sys
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from include.settings import settings
+try:
+    rows = DeltaTable(f"{settings().home}/lake/{sys.argv[1]}").to_pyarrow_table().to_pylist()
+except TableNotFoundError:
+    rows = []
+print(json.dumps([[int(row["value"])] if "value" in row else [row["number"], row["square"]] for row in rows]))
+"""
+LEASES = """
+import json
+from include.control.leases import lease
+from include.control.store import database
+from include.settings import settings
+with database.reading(database.connect(settings().control_url)) as connection:
+    holders = lease.holders(connection)
+print(json.dumps({flow: [holder.host, str(holder)] for flow, holder in holders.items()}))
+"""
+
+
+def has_engine() -> bool:
+    if not shutil.which("docker"):
+        return False
+    questions = (["docker", "info"], ["docker", "compose", "version"])
+    return all(subprocess.run(words, capture_output=True, timeout=60).returncode == 0 for words in questions)
+
+
+@dataclass
+class Platform:
+    """A copy of this checkout, and the name of its project. sent: how many numbers, from 0 on."""
+
+    directory: Path
+    name: str
+    sent: int = field(default=0)
+
+    def compose(self, *words: str, timeout_seconds: float = 300) -> str:
+        command = ["docker", "compose", "--project-name", self.name, *words]
+        result = subprocess.run(
+            command, cwd=self.directory, capture_output=True, text=True, timeout=timeout_seconds, check=False
+        )
+        assert result.returncode == 0, f"{words}: {result.stdout[-2_000:]}{result.stderr[-2_000:]}"
+        return result.stdout
+
+    def run(self, *words: str) -> str:
+        return self.compose("exec", "--no-TTY", SHELL, "with-secrets", *words)
+
+    def python(self, code: str, *arguments: str) -> str:
+        return self.run("python", "-c", code, *arguments)
+
+    def details(self) -> str:
+        return self.compose("ps", "--all") + self.compose("logs", "--no-color", "--tail", "20")[-8_000:]
+
+    def secrets(self) -> dict[str, str]:
+        values = compose_env.variables((self.directory / ".env").read_text())
+        return {name: values[name] for name in compose_env.SECRETS}
+
+    def shown_by_the_engine(self) -> dict[str, str]:
+        """By place: what the engine says of this project's containers, their processes and their logs."""
+        label = f"label=com.docker.compose.project={self.name}"
+        containers = _docker("ps", "--all", "--quiet", "--filter", label).split()
+        running = _docker("ps", "--quiet", "--filter", label).split()
+        return {
+            "docker inspect": _docker("inspect", *containers),
+            "docker logs": "".join(_docker("logs", container) for container in containers),
+            "docker top": "".join(_docker("top", container, "-eo", "pid,args", "-ww") for container in running),
+        }
+
+    def leases(self) -> dict[str, list[str]]:
+        """By flow: the host of the driver that holds it, and that driver."""
+        found: dict[str, list[str]] = json.loads(self.python(LEASES))
+        return found
+
+    def driver_hosts(self) -> set[str]:
+        """The hosts of the drivers that hold a lease."""
+        return {host for host, _ in self.leases().values()}
+
+    def is_read_to_the_end(self) -> bool:
+        flows = json.loads(self.run("sluice", "status", "--json"))
+        # Views are refreshed at night.
+        return all(flow["lag"]["is_up_to_date"] for flow in flows if flow["state"] != "VIEW")
+
+    def send(self, count: int = 100) -> None:
+        self.python(SEND, str(self.sent), str(self.sent + count))
+        self.sent += count
+
+    def stored(self, table: str) -> list[list[int]]:
+        rows: list[list[int]] = json.loads(self.python(STORED, table.replace(".", "/")))
+        return sorted(rows)
+
+    def send_and_wait(self, seconds: float) -> None:
+        """Send a hundred numbers, and wait until both tables have as many rows."""
+        self.send()
+        for table in (BRONZE, SILVER):
+            wait_until(partial(self.has_all, table), seconds, self.details, 1)
+
+    def has_all(self, table: str) -> bool:
+        return len(self.stored(table)) >= self.sent
+
+    def require_exact_rows(self) -> None:
+        """Each number is in both tables, once, and by the ledger, too."""
+        assert self.stored(BRONZE) == [[number] for number in range(self.sent)]
+        assert self.stored(SILVER) == [[number, number * number] for number in range(self.sent)]
+        assert BRONZE in self.run("sluice", "verify")
+
+
+def _docker(*words: str) -> str:
+    """What it prints, also as errors: the logs of a container are both."""
+    result = subprocess.run(
+        ["docker", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False
+    )
+    assert result.returncode == 0, f"{words[0]}: {result.stdout[-2_000:]}"
+    return result.stdout
