@@ -65,6 +65,8 @@ def _show_places(request: Request, as_json: bool) -> None:
     others = certificate.held_by_others(tables)
     words = [f"not scanned: {where}, which keeps what it holds {until}" for where, until in others.items()]
     words += [f"may have copies: the reader {reader}, which keeps {what}" for reader, what in readers.items()]
+    joined = [f"{name} by {other}" for name, other in requests.joins(tables).items()]
+    words += [f"the job looks for rows that the scan cannot know: {', '.join(joined)}"] if joined else []
     document = {"hits": found.hits, "unread": found.unread, "objects": found.objects, "bytes": found.bytes}
     show(as_json, {**document, "held_by_others": others, "readers": readers}, [head, *found.lines(), *words])
 

@@ -45,15 +45,19 @@ class Hit:
     end: int
 
 
+def is_long_enough(value: str) -> bool:
+    """Whether bytes that hold the value hold it on purpose."""
+    return len(value) >= (LEAST_DIGITS if value.isdecimal() else LEAST_CHARACTERS)
+
+
 class Needles:
     """Values that are looked for. Raises UsageError for one that is too short to be found by."""
 
     def __init__(self, values: Iterable[str]) -> None:
         self.values = tuple(dict.fromkeys(values))
         for value in self.values:
-            least = LEAST_DIGITS if value.isdecimal() else LEAST_CHARACTERS
-            if len(value) < least:
-                what = "digits" if value.isdecimal() else "characters"
+            if not is_long_enough(value):
+                what, least = ("digits", LEAST_DIGITS) if value.isdecimal() else ("characters", LEAST_CHARACTERS)
                 raise UsageError(
                     f"a subject has {len(value)} {what}, which any bytes hold by chance, so no scan can prove that it "
                     f"is gone: name one of at least {least} {what}"

@@ -4,8 +4,8 @@ Everything else knows their keyed hashes alone: the control database, Airflow, t
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sqlalchemy import Engine, select
@@ -19,18 +19,24 @@ from include.control.store import audit, database
 from include.control.store.job_schema import jobs
 from include.erasure.needles import Needles
 from include.errors import UsageError
-from include.spec import Table
+from include.spec import Table, Via
 
 # The kind of the jobs.
 KIND = "erase"
+# Their states between the first and the last one: rows are taken out; what is left is looked for.
+ERASING, SEARCHING = "erasing", "searching"
 
 
 @dataclass(frozen=True)
 class Request:
-    """subjects: the keys that tables declare. also: further values that are to be gone, such as an address."""
+    """subjects: the keys that tables declare. also: further values that are to be gone, such as an address.
+
+    joined: keys of rows that were taken out, by which other tables tell whose their rows are (`Via`).
+    """
 
     subjects: tuple[str, ...]
     also: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
 
     @property
     def needles(self) -> Needles:
@@ -39,10 +45,29 @@ class Request:
 
 
 def declared_tables(tables: Catalog) -> list[Table]:
-    """The stored tables that declare a subject, upstream first. Raises UsageError if there is none."""
+    """The stored tables that declare a subject, upstream first, and each behind the table that its subject joins.
+
+    Raises UsageError if there is none.
+    """
     if found := [table for table in tables.tables.values() if table.subject]:
-        return found
+        return sorted(found, key=lambda table: _joins(table, tables))
     raise UsageError("no table declares a subject, so nobody can tell whose a row is: declare `subject` in table files")
+
+
+def _joins(table: Table, tables: Catalog) -> int:
+    """How many joins tell whose its rows are."""
+    return 1 + _joins(tables.table(table.subject.table), tables) if isinstance(table.subject, Via) else 0
+
+
+def joins(tables: Catalog) -> dict[str, str]:
+    """By name of a table whose subject joins another one, that one."""
+    return {table.name: table.subject.table for table in tables.tables.values() if isinstance(table.subject, Via)}
+
+
+def joined_columns(table: Table, tables: Catalog) -> list[str]:
+    """The columns of a table by which others tell whose their rows are."""
+    others = [other.subject for other in tables.tables.values() if isinstance(other.subject, Via)]
+    return sorted({column for via in others if via.table == table.name for column in via.columns.values()})
 
 
 def registered_readers(engine: Engine, tables: Catalog) -> dict[str, str]:
@@ -89,14 +114,26 @@ def of(job: StoredJob) -> Request:
         raise UsageError(
             f"{file_of(job.number)} is missing, and only it names whom {job.id} erases: give that one up, and ask again"
         ) from error
-    return Request(tuple(stored["subjects"]), tuple(stored["also"]))
+    return Request(tuple(stored["subjects"]), tuple(stored["also"]), tuple(stored.get("joined", ())))
+
+
+def join(engine: Engine, job: StoredJob, keys: Collection[str]) -> None:
+    """Add keys of rows that are about to be taken out, to the request and to the suppression list. Raises UsageError if
+    the request is gone, and Unreachable.
+    """
+    request, secret = of(job), suppression.key()
+    if new := [key for key in keys if key not in request.joined]:
+        _write(job.number, replace(request, joined=(*request.joined, *sorted(new))))
+    with database.transaction(engine) as connection:
+        suppression.add(connection, [suppression.mac(secret, key) for key in keys], secret, job.number)
 
 
 def forget(number: int) -> None:
     """Delete who was named."""
     file = file_of(number)
-    if file.exists():
-        private_files.destroy(file)
+    for stored in (file, _draft(file)):
+        if stored.exists():
+            private_files.destroy(stored)
 
 
 def forget_ended(engine: Engine) -> None:
@@ -107,7 +144,15 @@ def forget_ended(engine: Engine) -> None:
             forget(number)
 
 
+def is_searching(engine: Engine) -> bool:
+    """Whether a job looks for what is left. Raises Unreachable."""
+    searching = select(jobs.c.number).where(jobs.c.kind == KIND, jobs.c.state == SEARCHING, jobs.c.ended_at.is_(None))
+    with database.reading(engine) as connection:
+        return connection.execute(searching).first() is not None
+
+
 def macs(request: Request, secret: bytes) -> list[str]:
+    """The keyed hashes of the subjects."""
     return [suppression.mac(secret, subject) for subject in request.subjects]
 
 
@@ -118,9 +163,11 @@ def file_of(number: int) -> Path:
 def _write(number: int, request: Request) -> None:
     file = file_of(number)
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    private_files.create(file)
-    file.write_text(json.dumps({"subjects": _sorted(request.subjects), "also": _sorted(request.also)}))
+    draft = _draft(file)
+    private_files.create(draft)
+    draft.write_text(json.dumps({name: list(dict.fromkeys(values)) for name, values in asdict(request).items()}))
+    draft.replace(file)
 
 
-def _sorted(values: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(values))
+def _draft(file: Path) -> Path:
+    return file.with_suffix(".draft")

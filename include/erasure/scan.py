@@ -4,6 +4,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,8 +23,8 @@ PROGRAMS = ("bin", "cache", "jars", "venv", "erasure")
 # What other systems own: the log of the embedded broker and its connector, the landing folder, the example database,
 # and the local store of objects.
 OF_OTHERS = ("kafka", "connect", "landing", "shop", "store")
-# How often objects are read that nobody can read, as somebody may be writing them.
-TRIES, RETRY_SECONDS = 3, 1.0
+# How long an object that nobody can read is read again, as somebody may be writing it, and how often.
+UNREADABLE_SECONDS, RETRY_SECONDS = 2.0, 1.0
 
 
 @dataclass
@@ -40,6 +41,17 @@ class Scan:
     @property
     def is_clean(self) -> bool:
         return not self.hits and not self.unread
+
+    def add(self, place: str, file: LakePath, hits: int, why_unread: str | None) -> None:
+        """Adds what a file holds, unless it is gone."""
+        if why_unread:
+            self.unread[place] = why_unread
+            return
+        with suppress(FileNotFoundError):
+            size = file.stat().st_size
+            self.objects, self.bytes = self.objects + 1, self.bytes + size
+            if hits:
+                self.hits[place] += hits
 
     def lines(self) -> list[str]:
         return [
@@ -71,15 +83,20 @@ def excluded() -> list[Path]:
 def number_columns(tables: Catalog) -> frozenset[str]:
     """The columns that name subjects. Numbers in them are compared."""
     return frozenset(
-        table.subject for table in tables.tables.values() if table.subject and table.subject.isidentifier()
+        table.subject
+        for table in tables.tables.values()
+        if isinstance(table.subject, str) and table.subject.isidentifier()
     )
 
 
-def scan(needles: Needles, tables: Catalog, engine: Engine | None = None) -> Scan:
-    """Scans the roots, and the control database where it is not a file of the home. Raises Unreachable."""
+def scan(needles: Needles, tables: Catalog, engine: Engine | None = None, wait_seconds: float = 0.0) -> Scan:
+    """Scans the roots, and the control database where it is not a file of the home. Raises Unreachable.
+
+    wait_seconds: how long temporary files of running processes may hold a value.
+    """
     found = Scan()
     places = ((f"{name}/{path}", root / path) for name, root in roots().items() for path in files(root))
-    _look_into_files(places, needles, number_columns(tables), found)
+    _look_into_files(places, needles, number_columns(tables), found, wait_seconds)
     if engine is not None and not engine.url.drivername.startswith("sqlite"):
         _look_into_database(engine, needles, found)
     return found
@@ -100,36 +117,44 @@ def files(root: LakePath) -> Iterator[str]:
 
 
 def _look_into_files(
-    places: Iterable[tuple[str, LakePath]], needles: Needles, numbers: Collection[str], found: Scan
+    places: Iterable[tuple[str, LakePath]],
+    needles: Needles,
+    numbers: Collection[str],
+    found: Scan,
+    wait_seconds: float,
 ) -> None:
     """Adds what files hold. A file that is deleted meanwhile holds nothing."""
-    unread: dict[str, tuple[LakePath, str]] = {}
-    for tries_left in reversed(range(TRIES)):
-        unread = {}
+    waited, temporary = 0.0, settings().temporary
+    while True:
+        again: list[tuple[str, LakePath]] = []
         for place, file in places:
             try:
-                _look_into(file, place, needles, numbers, found)
+                hits, why = _hits(file, place, needles, numbers), None
             except FileNotFoundError:
                 continue
             except Unreadable as error:
-                if file.exists():
-                    unread[place] = file, str(error)
-        if not unread or not tries_left:
-            break
-        # A stream may be writing them.
+                if not file.exists():
+                    continue
+                hits, why = 0, str(error)
+            if (why and waited < UNREADABLE_SECONDS) or (
+                hits and waited < wait_seconds and _is_inside(file, temporary)
+            ):
+                again.append((place, file))
+            else:
+                found.add(place, file, hits, why)
+        if not again:
+            return
         threading.Event().wait(RETRY_SECONDS)
-        places = [(place, file) for place, (file, _) in unread.items()]
-    found.unread.update({place: why for place, (_, why) in unread.items()})
+        waited += RETRY_SECONDS
+        places = again
 
 
-def _look_into(file: LakePath, place: str, needles: Needles, numbers: Collection[str], found: Scan) -> None:
-    count = sum(1 for _ in needles.hits(place.encode(), is_text=True))
-    for part in parts(file, needles.longest, numbers):
-        count += sum(1 for _ in needles.hits(part.data, part.is_text))
-    size = file.stat().st_size
-    found.objects, found.bytes = found.objects + 1, found.bytes + size
-    if count:
-        found.hits[place] += count
+def _hits(file: LakePath, place: str, needles: Needles, numbers: Collection[str]) -> int:
+    """Returns how often a file, or its name, holds a value. Raises Unreadable, and FileNotFoundError if it is gone."""
+    in_name = sum(1 for _ in needles.hits(place.encode(), is_text=True))
+    return in_name + sum(
+        1 for part in parts(file, needles.longest, numbers) for _ in needles.hits(part.data, part.is_text)
+    )
 
 
 def _look_into_database(engine: Engine, needles: Needles, found: Scan) -> None:

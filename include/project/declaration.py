@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from include.errors import DeclarationError
-from include.spec import BUCKET_UNITS, Flow, References, Table, Transform, Upsert, ddl
+from include.spec import BUCKET_UNITS, Flow, References, Table, Transform, Upsert, Via, ddl
 
 # Ranges of minute, hour, day, month and day of the week.
 CRON = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 CRON_PART = re.compile(r"(?:\*|(\d+)(?:-(\d+))?)(?:/(\d+))?")
 # Types whose values Spark cannot compare.
 INCOMPARABLE = ("MAP", "VARIANT")
+# Those whose values have one form as text.
+JOINED_TYPES = ("STRING", "BIGINT", "LONG", "INT", "INTEGER", "SMALLINT", "SHORT", "TINYINT", "BYTE")
 # A new row recomputes all buckets within its reach.
 MOST_BUCKETS_IN_REACH = 1_000
 DRIVER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -38,14 +40,55 @@ def check_alone(table: Table) -> None:
         raise declaration_error(table, "steps are filled in by the catalog: take them out")
 
 
-def _check_subject(table: Table, subject: str) -> None:
+def _check_subject(table: Table, subject: str | Via) -> None:
     columns = ddl.columns(table.schema)
     if table.temporary:
         raise declaration_error(table, "subject is for stored tables, and a step is none: take it out")
-    if re.fullmatch(r"\w*", subject) and ddl.folded(subject) not in map(ddl.folded, columns):
+    if isinstance(subject, Via):
+        if len(subject.columns) != 1:
+            raise declaration_error(
+                table, f"subject joins '{subject.table}' on {len(subject.columns)} columns: name one"
+            )
+        _check_joined(table, table, *subject.columns)
+    elif re.fullmatch(r"\w*", subject) and ddl.folded(subject) not in map(ddl.folded, columns):
         raise declaration_error(
             table, f"subject is {subject!r}, no column of its schema: {suggest(subject, list(columns))}"
         )
+
+
+def _check_joined(table: Table, owner: Table, column: str) -> None:
+    """owner: the table that has to have the column."""
+    types = ddl.definitions(owner.schema)
+    if column not in types:
+        raise declaration_error(
+            table, f"subject joins on '{column}', no column of '{owner.name}': {suggest(column, list(types))}"
+        )
+    if types[column].upper() not in JOINED_TYPES:
+        raise declaration_error(
+            table, f"subject joins on '{column}', which is {types[column]}: join on a STRING or a whole number"
+        )
+
+
+def _check_via(table: Table, tables: dict[str, Table]) -> None:
+    above, via = [table], table.subject
+    while isinstance(via, Via):
+        owner = tables.get(via.table)
+        if owner is None or owner.is_view:
+            raise declaration_error(
+                table,
+                f"subject joins '{via.table}', which is computed from what is stored: join a table that stores rows",
+            )
+        if owner in above:
+            raise declaration_error(
+                table, f"subject joins '{owner.name}', whose own subject leads back to it: name a column"
+            )
+        if owner.subject is None:
+            raise declaration_error(
+                table, f"subject joins '{owner.name}', which has no subject: declare there whose a row is"
+            )
+        _check_joined(table, owner, *via.columns.values())
+        above.append(owner)
+        via = owner.subject
 
 
 def _check_transforms(table: Table, transforms: Mapping[str, Transform]) -> None:
@@ -62,6 +105,7 @@ def check_known(table: Table, names: set[str], drafts: set[str]) -> None:
     """Raises DeclarationError if the table reads a table that no file declares. names: the tables of all files."""
     read = [("source is", source.table) for source in table.upstream]
     read += [("a lookup reads", lookup.table) for lookup in table.lookups]
+    read += [("subject joins", table.subject.table)] if isinstance(table.subject, Via) else []
     read += [(f"rule '{rule.name}' looks into", rule.table) for rule in table.expect if isinstance(rule, References)]
     for reads, name in read:
         if name in drafts:
@@ -82,6 +126,7 @@ def check_among(table: Table, tables: dict[str, Table]) -> None:
             raise declaration_error(
                 table, f"schedule names '{name}', which is no other stored table: {suggest(name, others)}"
             )
+    _check_via(table, tables)
     for reader in table.readers:
         _check_source(reader, tables)
         _check_write(reader, tables)

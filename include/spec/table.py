@@ -120,6 +120,34 @@ class PythonLimits:
     seconds: float = 60
 
 
+@dataclass(frozen=True)
+class Via:
+    """The person of a row is that of the row in another table with the same value in a column.
+
+    table: a stored table that declares a `subject`. on: the column that both tables share, a STRING or a whole number;
+    or by column of this table, the column of that table.
+    """
+
+    table: str
+    on: str | Mapping[str, str]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """By column of this table, the column of that table."""
+        return dict(self.on) if isinstance(self.on, Mapping) else {self.on: self.on}
+
+    @property
+    def expression(self) -> str:
+        """The SQL expression of the key of a row."""
+        ((column, other),) = self.columns.items()
+        return f"concat('{via_key(self.table, other, '')}', CAST(`{column}` AS STRING))"
+
+
+def via_key(table: str, column: str, value: str) -> str:
+    """What stands for the person of the rows in this table that have a value."""
+    return f"{table}.{column}={value}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """A streaming table. `View` and `Step` declare a materialized view and a temporary step.
@@ -153,8 +181,9 @@ class Table:
     owner: the person or team responsible, stored as the property `sluice.owner`.
     cluster_by, partition_by: columns for liquid clustering or partitioning; only one of the two.
     time_column: the TIMESTAMP or DATE column that selects the range of a backfill. An aggregate uses its bucket.
-    subject: a column, or a SQL expression over the columns of the table, that names the person whose row it is. Rows of
-        erased subjects are left out of each batch; docs/guides/erase-a-subject.md.
+    subject: a column, or a SQL expression over the columns of the table, that names the person whose row it is; or
+        `Via`, the row of another table that tells. Rows of erased subjects are left out of each batch;
+        docs/guides/erase-a-subject.md.
     reset_allowed: whether a full refresh may rebuild the table from its source. Default: False for a table fed by
         Kafka, because the topic may no longer hold all rows; for files, False only if some files are gone. True
         accepts the loss of such rows. New rows are read in any case.
@@ -189,7 +218,7 @@ class Table:
     partition_by: tuple[str, ...] = ()
     time_column: str | None = None
     # Not part of `repr`, by which older releases tell whether a definition has changed.
-    subject: str | None = field(default=None, repr=False)
+    subject: str | Via | None = field(default=None, repr=False)
     reset_allowed: bool | None = None
     properties: dict[str, str] = field(default_factory=dict)
     # Not part of `repr`, by which older releases tell whether a definition has changed.
@@ -274,6 +303,12 @@ class Table:
             object.__setattr__(self, "schema", f"{declared}{added}")
         if self.merges_changes and self.computed_schema not in self.schema:
             object.__setattr__(self, "schema", f"{self.schema.rstrip()},{self.computed_schema}")
+
+    @property
+    def subject_expression(self) -> str:
+        """The SQL expression of what names the person of a row. Only for a table with a `subject`."""
+        assert self.subject is not None
+        return self.subject if isinstance(self.subject, str) else self.subject.expression
 
     @property
     def cron(self) -> str | None:

@@ -42,6 +42,7 @@ SHORT_FORMS = {
     "tests/faults/platforms/test_killed_replay.py": "tests/streaming/jobs/test_replay.py",
     "tests/faults/platforms/test_yarn.py": "tests/unit/airflow/test_yarn.py",
     "tests/faults/test_backfills.py": "tests/streaming/jobs/test_backfill.py",
+    "tests/faults/test_erase_kills.py": "tests/streaming/jobs/test_erase.py",
     "tests/faults/test_rewinds.py": "tests/streaming/jobs/test_rewind.py",
 }
 FAULTS = sorted(str(file.relative_to(ROOT)) for file in TESTS if "faults" in file.parts)

@@ -260,7 +260,7 @@ def _check_rows(table: Table, rows: DataFrame, sources: tuple[DataFrame, ...], i
         mistakes.append(plan_mistake)
     if table.subject:
         try:
-            rows.select(F.expr(f"CAST(({table.subject}) AS STRING)"))
+            rows.select(F.expr(f"CAST(({table.subject_expression}) AS STRING)"))
         except PySparkException as error:
             mistakes.append(sentence(error, "subject", "name a column, or fix its SQL"))
     mistakes += [rule_mistake for rule in table.expect if (rule_mistake := _check_reference(table, rows, rule, tables))]

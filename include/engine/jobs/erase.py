@@ -8,8 +8,8 @@ or rewritten; a scan proves that nothing is left. Each stage may be repeated. On
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -30,8 +30,8 @@ from include.engine.jobs import job_progress, refresh
 from include.engine.jobs.worker import Worker, open_worker
 from include.engine.session import jvm_of
 from include.engine.tables import erase_rows
-from include.engine.tables.erase_rows import Places
-from include.erasure import certificate, cleaning, requests, scan
+from include.engine.tables.erase_rows import Found
+from include.erasure import certificate, cleaning, needles, requests, scan
 from include.erasure.needles import Needles
 from include.erasure.requests import Request
 from include.erasure.scan import Scan
@@ -40,13 +40,15 @@ from include.lake import locations
 from include.lake.paths import LakePath
 from include.maintenance import vacuum_guard
 from include.settings import settings
-from include.spec import Delta, Table
+from include.spec import Delta, Table, Via, via_key
 
 STEP = "erase"
 SUPPRESS, ROWS, VIEWS, FILES, PROVE = "suppress", "rows", "views", "files", "prove"
 # How long a reader may take to read what it has not read of a table.
 READ_SECONDS = 300
 POLL_SECONDS = 1.0
+# How long drivers may take to delete the shuffle files of earlier batches.
+CLEANUP_SECONDS = 60
 MOST_NAMED = 10
 
 
@@ -106,7 +108,8 @@ class EraseJob(Job[Worker, Stage]):
         with store.failure_recorded(self.engine, job):
             store.require_approved(self.engine, job)
             request, message = requests.of(job), str(stage)
-            store.enter(self.engine, job, "erasing", message)
+            state = requests.SEARCHING if stage.name in (FILES, PROVE) else requests.ERASING
+            store.enter(self.engine, job, state, message)
             with job_progress.shown(worker, job, message):
                 if stage.name == SUPPRESS:
                     self._suppress(worker, job, request)
@@ -145,13 +148,15 @@ class EraseJob(Job[Worker, Stage]):
         _await({flow.flow: flow.source_as(Delta) for flow in flows})
         search = _Search(worker, table, request)
         # What is found now need not be looked for in the window, while the flows wait.
-        known = {name: search.found(name, _Found()) for name in names}
+        known = {name: search.found(name, Found()) for name in names}
         prepared = {name: erase_rows.prepare(worker.spark, name, known[name].rows) for name in names}
         with worker.open_window(table, job.who, f"{STEP} {job.number}") as open_window:
             metadata = open_window.begin(STEP, table.name)
+            found = {name: search.found(name, known[name]) for name in names}
+            # Before the rows are gone, because a later try could not tell.
+            requests.join(self.engine, job, {key for keys in found[table.name].joined.values() for key in keys})
             for name in names:
-                rows = search.found(name, known[name]).rows
-                erase_rows.take_out(worker.spark, name, rows, prepared[name], metadata, job.number)
+                erase_rows.take_out(worker.spark, name, found[name].rows, prepared[name], metadata, job.number)
         # By the log, because a try that died after its commit has noted nothing.
         taken = {name: asdict(erase_rows.taken(name, job.number, job.planned_at)) for name in names}
         self._note(lambda outcome: outcome.setdefault("tables", {}).update(taken))
@@ -174,7 +179,8 @@ class EraseJob(Job[Worker, Stage]):
     def _clean_files(self, worker: Worker, request: Request) -> None:
         _delete_shuffles(worker.spark)
         cleaning.delete_leftovers()
-        needles, found = request.needles, scan.scan(request.needles, worker.tables)
+        wanted = request.needles
+        found = scan.scan(wanted, worker.tables, wait_seconds=CLEANUP_SECONDS)
         of_tables: dict[str, list[LakePath]] = {}
         done: list[str] = []
         # What nobody can read in a table is a file that a dead batch has left.
@@ -185,11 +191,11 @@ class EraseJob(Job[Worker, Stage]):
             if table := scan.stored_table_of(file):
                 of_tables.setdefault(table, []).append(file)
             elif cleaning.is_text_of_runs(file):
-                cleaning.mask(file, needles)
+                cleaning.mask(file, wanted)
                 done.append(place)
         for table, files in of_tables.items():
             done += [f"{table}/{name}" for name in self._clean_table(worker, table, files, request)]
-        if cleaning.mask_control_database(self.engine, needles) or any("control.db" in place for place in found.hits):
+        if cleaning.mask_control_database(self.engine, wanted) or any("control.db" in place for place in found.hits):
             cleaning.free_pages(self.engine)
             done.append("control database")
         self._note(lambda outcome: outcome.setdefault("files", {}).update(count=len(done)))
@@ -210,7 +216,7 @@ class EraseJob(Job[Worker, Stage]):
 
     def _prove(self, worker: Worker, job: StoredJob, request: Request) -> None:
         _delete_shuffles(worker.spark)
-        found = scan.scan(request.needles, worker.tables, self.engine)
+        found = scan.scan(request.needles, worker.tables, self.engine, CLEANUP_SECONDS)
         if not found.is_clean:
             # The next try begins again behind the suppression list: each stage looks for what is left.
             self._note(lambda outcome: outcome.update(done=[SUPPRESS]))
@@ -249,14 +255,6 @@ class EraseJob(Job[Worker, Stage]):
 
 
 @dataclass(frozen=True)
-class _Found:
-    """The rows of subjects in these files. files: all that were searched."""
-
-    files: frozenset[str] = frozenset()
-    rows: Places = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class _Search:
     """Looks for the rows of subjects in a table and its companions."""
 
@@ -264,18 +262,26 @@ class _Search:
     table: Table
     request: Request
 
-    def found(self, name: str, known: _Found) -> _Found:
+    def found(self, name: str, known: Found) -> Found:
         """Returns the rows in the table's present files. known: what an earlier search has found."""
         files = frozenset(erase_rows.live_files(self.worker.spark, name))
-        rows = {path: places for path, places in known.rows.items() if path in files}
-        return _Found(files, rows | self._in(name, files - known.files))
+        return known.within(files).plus(self._in(name, files - known.files))
 
-    def _in(self, name: str, files: Iterable[str]) -> Places:
+    def _in(self, name: str, files: frozenset[str]) -> Found:
         spark, paths = self.worker.spark, sorted(files)
         if name != self.table.name:
-            return erase_rows.find_by_content(spark, name, Needles(self.request.subjects), paths)
-        secret = suppression.key()
-        return erase_rows.find(spark, self.table, secret, requests.macs(self.request, secret), paths)
+            values = (*self.request.subjects, *self._joined_values())
+            return Found(files, erase_rows.find_by_content(spark, name, Needles(values), paths))
+        secret, columns = suppression.key(), requests.joined_columns(self.table, self.worker.tables)
+        macs = [suppression.mac(secret, key) for key in (*self.request.subjects, *self.request.joined)]
+        return erase_rows.find(spark, self.table, secret, macs, paths, columns)
+
+    def _joined_values(self) -> Iterator[str]:
+        """The values by which the table's subject finds rows, as far as they are long enough to be recognised."""
+        if isinstance(via := self.table.subject, Via):
+            prefixes = tuple(via_key(via.table, column, "") for column in via.columns.values())
+            values = (key.split("=", 1)[1] for key in self.request.joined if key.startswith(prefixes))
+            yield from (value for value in values if needles.is_long_enough(value))
 
 
 def _paused_words(pauses: Mapping[str, float]) -> str:

@@ -33,9 +33,8 @@ def marked(rows: DataFrame, table: Table, rules: str) -> DataFrame:
 
 def is_one_of(table: Table, secret: bytes, macs: Collection[str]) -> Column:
     """Whether the row's subject has one of these keyed hashes."""
-    assert table.subject
     inner, outer = (bytes(byte ^ pad for byte in secret.ljust(BLOCK_BYTES, b"\0")).hex() for pad in (INNER, OUTER))
-    name = f"encode(CAST(({table.subject}) AS STRING), 'UTF-8')"
+    name = f"encode(CAST(({table.subject_expression}) AS STRING), 'UTF-8')"
     digest = f"unhex(sha2(concat(X'{inner}', {name}), 256))"
     return F.coalesce(F.expr(f"sha2(concat(X'{outer}', {digest}), 256)").isin(list(macs)), F.lit(False))
 

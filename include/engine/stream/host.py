@@ -20,12 +20,14 @@ from include.control.leases import lease
 from include.control.store import database
 from include.engine import failure
 from include.engine.checkpoints import checkpoint
+from include.engine.session import jvm_of
 from include.engine.stream import flow, preparation
 from include.engine.stream.executors import Executors
 from include.engine.stream.flow import RunningFlow
 from include.engine.stream.pacer import Pacer
 from include.engine.stream.progress import Progress
 from include.engine.stream.side_jobs import SideJobs
+from include.erasure import requests
 from include.errors import LeaseHeld, SluiceError, Unreachable
 from include.spec import Flow
 
@@ -34,6 +36,8 @@ POLL_SECONDS = 1
 BUSY_POLL_SECONDS = 0.2
 MOVE_SECONDS = 15
 HEARTBEAT_POLLS = 5
+# While an erasure looks for what is left.
+CLEANUP_POLLS = 10
 
 
 class Host:
@@ -126,6 +130,8 @@ class Host:
             polls += 1
             if polls % HEARTBEAT_POLLS == 0:
                 self._send_heartbeats()
+            if polls % CLEANUP_POLLS == 0:
+                self._clean_up_for_erasures()
             is_moving = time.monotonic() < self._moves_until
             threading.Event().wait(BUSY_POLL_SECONDS if is_busy or is_moving else POLL_SECONDS)
             self._flush_writes()
@@ -303,6 +309,13 @@ class Host:
         if alive := [name for name, running in self._flows.items() if running.has_progressed() or self._pauses(name)]:
             with suppress(Unreachable):
                 orders.report_progress(self._engine, alive, self._pacer.intervals())
+
+    def _clean_up_for_erasures(self) -> None:
+        """While an erasure looks for what is left, deletes the shuffle files of earlier batches."""
+        with suppress(Unreachable):
+            if requests.is_searching(self._engine):
+                # Spark deletes them once the JVM has found that nothing refers to them.
+                jvm_of(self._spark).java.lang.System.gc()
 
     def _pauses(self, name: str) -> bool:
         """Whether the flow has nothing to do on purpose, for longer than one that hangs would be noticed."""

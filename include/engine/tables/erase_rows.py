@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlparse
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from include import logs
 from include.delta.commit_history import ERASED
@@ -32,7 +33,7 @@ from include.erasure.needles import Needles
 from include.errors import FlowFailed
 from include.lake import locations
 from include.ledger.erasures import batch_key
-from include.spec import Table
+from include.spec import Table, via_key
 
 # By path of a data file from the table's directory on, the places of rows in it.
 Places = dict[str, set[int]]
@@ -48,10 +49,37 @@ class Taken:
     version: int | None = None
 
 
-def find(spark: SparkSession, table: Table, secret: bytes, macs: Sequence[str], paths: Collection[str]) -> Places:
-    """Returns the rows of these files of a table whose subjects have one of these keyed hashes."""
+@dataclass(frozen=True)
+class Found:
+    """Rows in these files. joined: by file, what stands for them in tables whose subject joins this one."""
+
+    files: frozenset[str] = frozenset()
+    rows: Places = field(default_factory=dict)
+    joined: dict[str, set[str]] = field(default_factory=dict)
+
+    def within(self, files: frozenset[str]) -> "Found":
+        """Returns what is in these files of it."""
+        rows = {path: places for path, places in self.rows.items() if path in files}
+        return Found(self.files & files, rows, {path: keys for path, keys in self.joined.items() if path in files})
+
+    def plus(self, other: "Found") -> "Found":
+        return Found(self.files | other.files, self.rows | other.rows, self.joined | other.joined)
+
+
+def find(
+    spark: SparkSession,
+    table: Table,
+    secret: bytes,
+    macs: Sequence[str],
+    paths: Collection[str],
+    joined_columns: Sequence[str],
+) -> Found:
+    """Returns the rows of these files of a table whose subjects have one of these keyed hashes.
+
+    joined_columns: those by which other tables tell whose their rows are.
+    """
     if not paths:
-        return {}
+        return Found()
     directory = locations.table_path(table.name)
     schema = read_table(spark, table.name).schema
     # Below the base path, the directories tell the values of partition columns.
@@ -59,15 +87,23 @@ def find(spark: SparkSession, table: Table, secret: bytes, macs: Sequence[str], 
     rows = reader.parquet(*[str(directory / path) for path in paths])
     found = (
         rows.filter(suppression.is_one_of(table, secret, macs))
-        .select("_metadata.file_path", "_metadata.row_index")
+        .select(
+            "_metadata.file_path",
+            "_metadata.row_index",
+            F.array(*[F.col(f"`{column}`").cast("string") for column in joined_columns]).alias("values"),
+        )
         .collect()
     )
     # The name of a data file is in no other directory.
     path_of = {path.rpartition("/")[2]: path for path in paths}
     places: defaultdict[str, set[int]] = defaultdict(set)
+    joined: defaultdict[str, set[str]] = defaultdict(set)
     for row in found:
-        places[path_of[unquote(urlparse(row["file_path"]).path).rpartition("/")[2]]].add(row["row_index"])
-    return dict(places)
+        path = path_of[unquote(urlparse(row["file_path"]).path).rpartition("/")[2]]
+        places[path].add(row["row_index"])
+        known = zip(joined_columns, row["values"], strict=True)
+        joined[path] |= {via_key(table.name, column, value) for column, value in known if value is not None}
+    return Found(frozenset(paths), dict(places), dict(joined))
 
 
 def find_by_content(spark: SparkSession, name: str, needles: Needles, paths: Collection[str]) -> Places:

@@ -14,13 +14,14 @@ from include.catalog import Catalog
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import erase
 from include.engine.jobs.erase import EraseJob
+from include.engine.tables import erase_rows
 from include.erasure import certificate, requests, scan
 from include.errors import FlowFailed, UsageError
 from include.lake import locations
 from include.ledger import verify
 from include.rules import Expect
 from include.settings import settings
-from include.spec import Delta, Flow, Kafka, View
+from include.spec import Delta, Flow, Kafka, Via, View
 from tests.support.erasures import Erasure, contents, without
 from tests.support.flows import only_in_full_runs, rows_of
 from tests.support.rewinds import Rewinds, moment_of
@@ -174,6 +175,57 @@ def test_an_erasure_that_dies_in_any_stage_is_completed_by_the_next_try(job, lak
     assert job.hits() == {}
     assert [contents(table) for table in (bronze, silver)] == [without(subject, each) for each in before]
     verify.verify(silver)
+
+
+def test_rows_are_found_through_the_row_of_another_table_also_by_the_try_after_one_that_died(
+    name, subject, erasing, append, run_once, monkeypatch
+):
+    orders = Flow(
+        name=f"silver.{name}_orders",
+        comment="x",
+        source=Delta(f"bronze.{name}"),
+        schema="id BIGINT, person STRING",
+        subject="person",
+    )
+    # The catalog has them first, as nothing that they read is below the orders.
+    items = Flow(
+        name=f"silver.{name}_items",
+        comment="x",
+        source=Delta(f"bronze.{name}_items"),
+        schema="order BIGINT, item STRING",
+        expect=(Expect("named", "item <> ''"),),
+        subject=Via(orders.name, on={"order": "id"}),
+    )
+    append(orders.name, [{"id": 1000017, "person": subject}, {"id": 1000018, "person": "bob"}], orders.schema)
+    of_items = f"bronze.{name}_items"
+    sold = [(1000017, "a"), (1000018, "b"), (1000017, ""), (1000018, ""), (None, "c")]
+    append(of_items, [{"order": order, "item": item} for order, item in sold], items.schema)
+    run_once(items)
+    job = erasing(items, orders)
+    planned = job.plan()
+    job.approve(planned)
+    take_out = erase_rows.take_out
+
+    def dies_behind_the_orders(spark, table, *arguments):
+        take_out(spark, table, *arguments)
+        if table == orders.name:
+            raise Killed
+
+    monkeypatch.setattr(erase_rows, "take_out", dies_behind_the_orders)
+    with pytest.raises(Killed):
+        job.work(planned.number)
+    monkeypatch.undo()
+    job.work(planned.number)
+    assert job.stored(planned.number).state == "done"
+    assert [row["id"] for row in rows_of(orders.name)] == [1000018]
+    assert {(row["order"], row["item"]) for row in rows_of(items.name)} == {(1000018, "b"), (None, "c")}
+    assert [row["order"] for row in rows_of(items.quarantine)] == [1000018]
+    assert not requests.file_of(planned.number).exists()
+    # A late copy of an item is caught at the door.
+    append(of_items, [{"order": order, "item": "late"} for order in (1000017, 1000018)], items.schema)
+    run_once(items)
+    assert [row["order"] for row in rows_of(items.name) if row["item"] == "late"] == [1000018]
+    verify.verify(items)
 
 
 @only_in_full_runs
