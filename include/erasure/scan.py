@@ -17,6 +17,7 @@ from include.erasure.objects import Unreadable, parts
 from include.lake import directories, locations, paths
 from include.lake.paths import LakePath
 from include.settings import settings
+from include.spec import Via
 
 # Folders of the home that hold what nobody writes about subjects: programs, and the key and requests of erasures.
 PROGRAMS = ("bin", "cache", "jars", "venv", "erasure")
@@ -81,12 +82,10 @@ def excluded() -> list[Path]:
 
 
 def number_columns(tables: Catalog) -> frozenset[str]:
-    """The columns that name subjects. Numbers in them are compared."""
-    return frozenset(
-        table.subject
-        for table in tables.tables.values()
-        if isinstance(table.subject, str) and table.subject.isidentifier()
-    )
+    """The columns that name subjects, or rows of them in other tables. Numbers in these are compared."""
+    subjects = [table.subject for table in tables.tables.values() if table.subject]
+    named = {subject for subject in subjects if isinstance(subject, str) and subject.isidentifier()}
+    return frozenset(named.union(*(subject.columns for subject in subjects if isinstance(subject, Via))))
 
 
 def scan(needles: Needles, tables: Catalog, engine: Engine | None = None, wait_seconds: float = 0.0) -> Scan:

@@ -271,7 +271,8 @@ class _Search:
         spark, paths = self.worker.spark, sorted(files)
         if name != self.table.name:
             values = (*self.request.subjects, *self._joined_values())
-            return Found(files, erase_rows.find_by_content(spark, name, Needles(values), paths))
+            numbers = scan.number_columns(self.worker.tables)
+            return Found(files, erase_rows.find_by_content(spark, name, Needles(values), paths, numbers))
         secret, columns = suppression.key(), requests.joined_columns(self.table, self.worker.tables)
         macs = [suppression.mac(secret, key) for key in (*self.request.subjects, *self.request.joined)]
         return erase_rows.find(spark, self.table, secret, macs, paths, columns)

@@ -106,14 +106,16 @@ def find(
     return Found(frozenset(paths), dict(places), dict(joined))
 
 
-def find_by_content(spark: SparkSession, name: str, needles: Needles, paths: Collection[str]) -> Places:
+def find_by_content(
+    spark: SparkSession, name: str, needles: Needles, paths: Collection[str], numbers: Collection[str]
+) -> Places:
     """Returns the rows of these files that hold a value anywhere. For a companion, whose rows may be no rows of the
-    table: a quarantine holds records of which no row could be made.
+    table: a quarantine holds records of which no row could be made. numbers: columns whose whole numbers count.
     """
     target = Target(spark, name)
     places: Places = {}
     for path in paths:
-        parts = objects.parts(target.path / path, needles.longest)
+        parts = objects.parts(target.path / path, needles.longest, numbers)
         if any(next(needles.hits(part.data, part.is_text), None) for part in parts):
             table = pa.concat_tables(_whole(target, path))
             texts = [json.dumps(row, default=_text, ensure_ascii=False).encode() for row in table.to_pylist()]
