@@ -15,8 +15,8 @@ class Severity(IntEnum):
 
 
 WARNINGS = {
-    *(State.LAGGING, State.NOT_FRESH, State.REJECTING, AlarmKind.HELD_BACK, AlarmKind.NOT_CLEANED_UP),
-    *(AlarmKind.PAUSED, AlarmKind.LATE, AlarmKind.TRIAL, AlarmKind.INVALID_DEFINITION),
+    *(State.LAGGING, State.NOT_FRESH, State.REJECTING, AlarmKind.HELD_BACK, AlarmKind.COPIES_LEFT),
+    *(AlarmKind.NOT_CLEANED_UP, AlarmKind.PAUSED, AlarmKind.LATE, AlarmKind.TRIAL, AlarmKind.INVALID_DEFINITION),
 }
 SIGNS = {
     Severity.BAD: "✖",

@@ -191,7 +191,7 @@ def _execute_now(connection: Connection, command: Command, flow: str, state: str
 
 def _acknowledge(connection: Connection, command: Command, flow: str) -> Acknowledgement | None:
     """Acknowledge the flow's alarm, or else an alarm of its table."""
-    of_table = (AlarmKind.INVALID_DEFINITION, AlarmKind.WINDOW_FAILED, AlarmKind.HELD_BACK)
+    of_table = (AlarmKind.INVALID_DEFINITION, AlarmKind.WINDOW_FAILED, AlarmKind.HELD_BACK, AlarmKind.COPIES_LEFT)
     targets = (flow, *(kind.target(table_of(flow)) for kind in of_table))
     details = (command.who, command.reason, command.hours)
     return next(filter(None, (incidents.acknowledge(connection, target, *details) for target in targets)), None)

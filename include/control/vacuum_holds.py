@@ -2,6 +2,8 @@
 
 from sqlalchemy import Connection, Engine, delete, select
 
+from include.control.flows import incidents
+from include.control.flows.alarms import AlarmKind
 from include.control.store import audit, database
 from include.control.store.schema import readers, releases
 from include.errors import FlowBroken
@@ -21,6 +23,7 @@ def register(
         values = {"name": name, "target": table, "version": version, "since": now, "ends_at": now + hours * 3600}
         statement = database.insert(connection, readers).values(values)
         connection.execute(statement.on_conflict_do_update(index_elements=["name", "target"], set_=values))
+        _end_copies_left(connection, table)
         result = f"version {version} and every later one are kept for {name}, for {hours:g} h"
         audit.record(connection, requester, HOLD, table, reason, result)
 
@@ -30,6 +33,7 @@ def unregister(engine: Engine, name: str, table: str, requester: str, reason: st
     with database.transaction(engine) as connection:
         is_reader = (readers.c.name == name) & (readers.c.target == table)
         was_held = connection.execute(delete(readers).where(is_reader)).rowcount > 0
+        _end_copies_left(connection, table)
         result = f"nothing is kept for {name} any more" if was_held else f"nothing done, nothing is kept for {name}"
         audit.record(connection, requester, RELEASE_HOLD, table, reason, result, was_held)
         return was_held
@@ -41,6 +45,22 @@ def registered(engine: Engine, table: str) -> list[tuple[str, int, float]]:
         is_valid = (readers.c.target == table) & (readers.c.ends_at > database.now(connection))
         rows = connection.execute(select(readers).where(is_valid).order_by(readers.c.name))
         return [(row.name, row.version, row.since) for row in rows]
+
+
+def begin_copies_left(connection: Connection, job: str, table: str) -> None:
+    """Open the alarm that readers may have copies of rows that an erasure took out, if any reader is registered."""
+    names = connection.execute(select(readers.c.name).where(readers.c.target == table).order_by(readers.c.name))
+    if found := list(names.scalars()):
+        reason = f"{job} took rows of erased subjects out, and {', '.join(found)} may have copies"
+        incidents.begin(connection, table, AlarmKind.COPIES_LEFT, reason)
+
+
+def _end_copies_left(connection: Connection, table: str) -> None:
+    """End it once each reader has released its hold since then, or holds again."""
+    alarm = incidents.open_in(connection, AlarmKind.COPIES_LEFT.target(table))
+    before = select(readers.c.name).where(readers.c.target == table, readers.c.since < (alarm.began_at if alarm else 0))
+    if alarm and connection.execute(before).first() is None:
+        incidents.end(connection, alarm.target)
 
 
 def release(connection: Connection, flow: str, requester: str, reason: str) -> None:

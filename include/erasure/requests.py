@@ -70,15 +70,19 @@ def joined_columns(table: Table, tables: Catalog) -> list[str]:
     return sorted({column for via in others if via.table == table.name for column in via.columns.values()})
 
 
+def changed_tables(tables: Catalog) -> list[str]:
+    """The tables that declare a subject, and those below them."""
+    declared = [table.name for table in tables.tables.values() if table.subject]
+    return list(dict.fromkeys([*declared, *(table.name for name in declared for table in tables.below(name))]))
+
+
 def registered_readers(engine: Engine, tables: Catalog) -> dict[str, str]:
     """By name, what each registered reader keeps of tables that an erasure changes, in words. Raises Unreachable.
 
     Such a reader may have copies, and loses old versions that it counts on.
     """
-    declared = [table for table in tables.tables.values() if table.subject]
-    below = [view.name for table in declared for view in tables.below(table.name)]
     kept: dict[str, list[str]] = {}
-    for name in dict.fromkeys([*(table.name for table in declared), *below]):
+    for name in changed_tables(tables):
         for reader, version, _ in vacuum_holds.registered(engine, name):
             kept.setdefault(reader, []).append(f"{name} since version {version}")
     return {reader: ", ".join(words) for reader, words in kept.items()}

@@ -42,6 +42,7 @@ class AlarmKind(StrEnum):
     WINDOW_FAILED = "WINDOW FAILED"
     INVALID_DEFINITION = "INVALID DEFINITION"
     HELD_BACK = "HELD BACK"
+    COPIES_LEFT = "COPIES LEFT"
     NOT_CLEANED_UP = "NOT CLEANED UP"
     TRIAL = "TRIAL"
 
@@ -87,6 +88,9 @@ ALARMS = {
         part="window",
     ),
     AlarmKind.HELD_BACK: Alarm("held-back", "start, or release, the reader", "sluice plan {subject}", part="vacuum"),
+    AlarmKind.COPIES_LEFT: Alarm(
+        "copies-left", "tell the reader, then release its hold, or hold again", "sluice plan {subject}", part="copies"
+    ),
     AlarmKind.JOB_FAILED: Alarm("unfinished-job", "end the job, or give it up", "sluice jobs", part="job"),
     AlarmKind.NOT_CLEANED_UP: Alarm(
         "not-cleaned-up", "correct its cause, then clean up", "python -m include.airflow.supervisor.housekeeping"

@@ -113,9 +113,14 @@ def retry(connection: Connection, flow: str) -> None:
 
 def open_of(engine: Engine, target: str) -> Incident | None:
     """The target's open incident. Raises Unreachable."""
-    is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
     with database.reading(engine) as connection:
-        row = connection.execute(select(incidents).where(is_open)).one_or_none()
+        return open_in(connection, target)
+
+
+def open_in(connection: Connection, target: str) -> Incident | None:
+    """The target's open incident."""
+    is_open = (incidents.c.target == target) & incidents.c.ended_at.is_(None)
+    row = connection.execute(select(incidents).where(is_open)).one_or_none()
     return _to_incident(row) if row else None
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import Engine, select
 
 from include import logs
 from include.catalog import Catalog
-from include.control import suppression
+from include.control import suppression, vacuum_holds
 from include.control.jobs import store, windows
 from include.control.jobs.job import Job
 from include.control.jobs.store import DONE, StoredJob
@@ -235,6 +235,8 @@ class EraseJob(Job[Worker, Stage]):
             job_events.record(connection, job.id, Event.PAUSED, details=_paused_words(pauses))
             store.end(connection, job, DONE, message)
             audit.record(connection, job.who, requests.KIND, job.table, job.reason, message, approver=approver)
+            for table in requests.changed_tables(worker.tables):
+                vacuum_holds.begin_copies_left(connection, str(job.id), table)
         requests.forget(job.number)
         logs.info(f"{job.id}: {_paused_words(pauses)}")
 

@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from include.catalog import Catalog
+from include.control import vacuum_holds
+from include.control.flows import incidents
 from include.delta.delta_log import DeltaLog
 from include.engine.jobs import erase
 from include.engine.jobs.erase import EraseJob
@@ -202,6 +204,7 @@ def test_rows_are_found_through_the_row_of_another_table_also_by_the_try_after_o
     append(of_items, [{"order": order, "item": item} for order, item in sold], items.schema)
     run_once(items)
     job = erasing(items, orders)
+    vacuum_holds.register(job.engine, "report", orders.name, 0, hours=1, requester="ann")
     planned = job.plan()
     job.approve(planned)
     take_out = erase_rows.take_out
@@ -221,6 +224,8 @@ def test_rows_are_found_through_the_row_of_another_table_also_by_the_try_after_o
     assert {(row["order"], row["item"]) for row in rows_of(items.name)} == {(1000018, "b"), (None, "c")}
     assert [row["order"] for row in rows_of(items.quarantine)] == [1000018]
     assert not requests.file_of(planned.number).exists()
+    assert incidents.open_of(job.engine, f"copies {orders.name}")
+    vacuum_holds.unregister(job.engine, "report", orders.name, requester="ann")
     # A late copy of an item is caught at the door.
     append(of_items, [{"order": order, "item": "late"} for order in (1000017, 1000018)], items.schema)
     run_once(items)

@@ -4,7 +4,8 @@ import pytest
 from sqlalchemy import Engine, select, update
 
 from include.control import vacuum_holds
-from include.control.flows import resets
+from include.control.flows import incidents, resets
+from include.control.flows.alarms import AlarmKind
 from include.control.flows.resets import Reset
 from include.control.store import database
 from include.control.store.schema import readers, releases
@@ -37,6 +38,27 @@ def test_it_counts_for_as_many_hours_as_it_asked_for(engine: Engine):
     with database.transaction(engine) as connection:
         row = connection.execute(select(readers)).one()
     assert row.ends_at - row.since == pytest.approx(2.5 * 3600)
+
+
+def test_an_alarm_about_copies_lasts_until_each_reader_has_released_its_hold_or_holds_again(engine: Engine):
+    for reader, table in (("report", TABLE), ("export", TABLE), ("other", OTHER)):
+        vacuum_holds.register(engine, reader, table, version=7, hours=1, requester="ann")
+    with database.transaction(engine) as connection:
+        for table in (TABLE, "silver.unread"):
+            vacuum_holds.begin_copies_left(connection, "erase 3", table)
+    [alarm] = alarms_of(engine)
+    assert alarm.reason == "erase 3 took rows of erased subjects out, and export, report may have copies"
+    vacuum_holds.register(engine, "report", TABLE, version=9, hours=1, requester="ann")
+    assert alarms_of(engine) == [alarm]
+    vacuum_holds.unregister(engine, "other", OTHER, requester="ann")
+    assert alarms_of(engine) == [alarm]
+    vacuum_holds.unregister(engine, "export", TABLE, requester="ann")
+    assert alarms_of(engine) == []
+
+
+def alarms_of(engine: Engine) -> list[incidents.Incident]:
+    with database.reading(engine) as connection:
+        return [incident for incident in incidents.all_open(connection) if incident.state == AlarmKind.COPIES_LEFT]
 
 
 def test_a_reader_that_registers_again_moves(engine: Engine):
