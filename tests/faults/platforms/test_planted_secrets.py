@@ -22,7 +22,9 @@ from tests.support.planted import Planted
 from tests.support.secrets_search import environments_with, files_with, holds, processes_with, rows_with
 
 COMMANDS = ("status", "jobs", "graph", "status --troubles --json", "audit export", "quarantine silver.page_views")
-PAGES = ("", "incidents", "audit", "jobs", "tables", "graph")
+COMMANDS += ("metrics", "lineage", "inspect bronze.page_views", "processes", "grants")
+PAGES = ("", "incidents", "audit", "jobs", "tables", "graph", "cost", "table/bronze.page_views")
+PAGES += ("flow/bronze.page_views",)
 
 
 class Receiver:
@@ -75,6 +77,8 @@ def test_no_log_table_page_message_or_process_has_a_planted_secret(
         printed = {words: sluice(live, words) for words in COMMANDS}
         answers = {page: answer(live, page) for page in (*(f"/sluice/{page}" for page in PAGES), "/api/v2/connections")}
         live.down()
+    assert any(b'"eventType"' in body for body in receiver.bodies), "lineage was told"
+    assert b"sluice_flow" in printed["metrics"]
     assert command_lines == []
     assert environments == []
     assert found_rows == set()
