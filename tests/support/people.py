@@ -7,11 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+from deltalake import write_deltalake
+
 from include.catalog import Catalog
+from include.lake import locations
 from include.spec import Delta, Expect, Flow, Kafka, Table, Upsert, View
 from tests.support.expected import Message
 from tests.support.flows import rows_of
 
+# With these, an erasure has 100 tables.
+ARCHIVES = 96
 OTHERS = tuple(f"person-{number:02}" for number in range(20))
 # Each number that it divides is quarantined.
 BROKEN = 50
@@ -41,8 +47,8 @@ def record(person: str, number: int) -> str:
 
 @dataclass(frozen=True)
 class People:
-    """Five tables and a view: records, typed rows in partitions with a quarantine, the latest row of each person, the
-    changes of these, and how many rows each person has.
+    """What streams write: records, typed rows in partitions with a quarantine, the latest row of each person, and the
+    changes of these. A view: how many rows each person has. Archives: tables that nobody writes any more.
     """
 
     name: str
@@ -75,6 +81,7 @@ class People:
             schema="person STRING, email STRING, number INT, place BIGINT",
             transform=latest,
             write=Upsert(("person",), sequence_by="place"),
+            properties={"delta.enableChangeDataFeed": "true"},
             subject="person",
         )
 
@@ -99,12 +106,26 @@ class People:
         )
 
     @property
+    def archives(self) -> tuple[Flow, ...]:
+        schema, names = "person STRING, number INT", (f"silver.{self.name}_{number:02}" for number in range(ARCHIVES))
+        return tuple(
+            Flow(name=name, comment="old", source=Delta(self.bronze.name), schema=schema, subject="person")
+            for name in names
+        )
+
+    def fill_archives(self, subject: str) -> None:
+        """Each holds a row of the subject, and one of each other person."""
+        people = pa.table({"person": [subject, *OTHERS], "number": pa.array(range(len(OTHERS) + 1), pa.int32())})
+        for table in self.archives:
+            write_deltalake(locations.table_path(table.name), people)
+
+    @property
     def flows(self) -> tuple[Flow, ...]:
         return self.bronze, self.silver, self.latest, self.changes
 
     @property
     def catalog(self) -> Catalog:
-        tables: tuple[Table, ...] = (*self.flows, self.counts)
+        tables: tuple[Table, ...] = (*self.flows, self.counts, *self.archives)
         return Catalog({table.name: table for table in tables})
 
     def expected(self, messages: list[Message], subject: str) -> dict[str, Any]:
@@ -124,6 +145,7 @@ class People:
             "latest": newest,
             "changes": newest,
             "counts": dict(Counter(row["person"] for _, row in valid)),
+            "archives": {table.name: list(OTHERS) for table in self.archives},
         }
 
     def stored(self) -> dict[str, Any]:
@@ -140,6 +162,7 @@ class People:
             "changes": {
                 row["person"]: row["number"] for row in sorted(of_changes, key=lambda row: row["_commit_version"])
             },
+            "archives": {table.name: sorted(row["person"] for row in rows_of(table.name)) for table in self.archives},
         }
 
 

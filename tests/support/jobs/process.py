@@ -28,8 +28,8 @@ class Job:
             variables = {**os.environ, **SHORT_LIVED}
             self.process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=output, stderr=subprocess.STDOUT)
 
-    def wait(self) -> int:
-        return self.process.wait(500)
+    def wait(self, timeout_seconds: float = 500) -> int:
+        return self.process.wait(timeout_seconds)
 
     def kill_when(self, condition: Callable[[], object]) -> None:
         """Send SIGKILL to its JVM and its Python process as soon as the condition holds."""
