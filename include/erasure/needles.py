@@ -18,8 +18,12 @@ from include.errors import UsageError
 
 # A shorter value would be found everywhere.
 LEAST_CHARACTERS, LEAST_DIGITS = 4, 6
-TAIL_BYTES, TABLE_BITS = 4, 22
-CHUNK_BYTES = 8 * 2**20
+TAIL_BYTES = 4
+# Of the table's slots. A smaller table is faster, until other bytes meet the slots of forms.
+LEAST_BITS, MOST_BITS, SLOTS_A_FORM = 16, 22, 1024
+# Fits into a processor's cache.
+CHUNK_BYTES = 2**18
+WORD = np.dtype("<u4")
 MIXED = np.uint32(2_654_435_761)
 PLAIN, ESCAPED, URL, HEX, BASE64 = "plain", "JSON", "URL-encoded", "hexadecimal", "base64"
 BASE64_DIGITS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_")
@@ -67,9 +71,10 @@ class Needles:
             for form in _forms(value):
                 self._forms[form.text].append(form)
         self._lengths = sorted({len(text) for text in self._forms})
-        self._table = np.zeros(1 << TABLE_BITS, dtype=bool)
+        self._bits = min(MOST_BITS, max(LEAST_BITS, (SLOTS_A_FORM * len(self._forms)).bit_length()))
+        self._table = np.zeros(1 << self._bits, dtype=bool)
         for text in self._forms:
-            self._table[_slots(np.frombuffer(text[-TAIL_BYTES:], np.uint8))] = True
+            self._table[self._slots(np.frombuffer(text[-TAIL_BYTES:], WORD))] = True
 
     @property
     def longest(self) -> int:
@@ -80,11 +85,23 @@ class Needles:
         """Yields where the bytes hold a value. is_text: a longer word that contains a value is another one."""
         if not self._lengths:
             return
-        step = CHUNK_BYTES
-        for begin in range(0, max(len(data) - TAIL_BYTES + 1, 0), step):
-            part = np.frombuffer(data, np.uint8, min(step + TAIL_BYTES - 1, len(data) - begin), begin)
-            for place in np.flatnonzero(self._table[_slots(part)]):
-                yield from self._ending(data, begin + int(place) + TAIL_BYTES, is_text)
+        for begin in range(0, len(data), CHUNK_BYTES):
+            places = np.concatenate([self._tails(data, begin, shift) for shift in range(TAIL_BYTES)])
+            for place in np.sort(places):
+                yield from self._ending(data, int(place) + TAIL_BYTES, is_text)
+
+    def _tails(self, data: bytes, begin: int, shift: int) -> np.ndarray:
+        """Returns where in a chunk the last bytes of a form may begin, at each fourth byte."""
+        first = begin + shift
+        count = min(CHUNK_BYTES, len(data) - first) // TAIL_BYTES
+        if count <= 0:
+            return np.empty(0, np.int64)
+        words = np.frombuffer(data, WORD, count, first)
+        return first + TAIL_BYTES * np.flatnonzero(self._table[self._slots(words)])
+
+    def _slots(self, words: np.ndarray) -> np.ndarray:
+        """Returns the slot of each four bytes."""
+        return (words * MIXED) >> np.uint32(32 - self._bits)
 
     def _ending(self, data: bytes, end: int, is_text: bool) -> Iterator[Hit]:
         for length in self._lengths:
@@ -94,14 +111,6 @@ class Needles:
                 hit = Hit(form, end - length, end)
                 if not is_text or _is_whole(data, hit):
                     yield hit
-
-
-def _slots(data: np.ndarray) -> np.ndarray:
-    """Returns for each place the slot of the four bytes that begin there."""
-    words = data[:-3].astype(np.uint32)
-    for offset in range(1, TAIL_BYTES):
-        words |= data[offset : len(data) - TAIL_BYTES + 1 + offset].astype(np.uint32) << np.uint32(8 * offset)
-    return (words * MIXED) >> np.uint32(32 - TABLE_BITS)
 
 
 def _forms(value: str) -> Iterator[Form]:
