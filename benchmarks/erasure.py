@@ -1,65 +1,87 @@
-"""How fast objects are scanned for erased subjects: python -m benchmarks.erasure [MEGABYTES]
+"""How long the erasure of one subject takes, and that of 1,000 in one pass: python -m benchmarks.erasure [MEGABYTES]
 
-Fills a home with Parquet files and logs of other people's rows, and scans it for one subject and for 1,000: seconds,
-megabytes a second, and how many times as long 1,000 take.
+Fills a table, by default with 200 MB of unpacked rows, and erases from it by the job itself, from the start of its
+Spark to the certificate. The one subject has a row. The 1,000 have one each, so that every file is written again.
+Prints the seconds of each stage, and how many times as long 1,000 take.
 """
 
-import json
-import os
+import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
+from collections.abc import Iterator
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as parquet
+import pyarrow.compute as pc
+from deltalake import write_deltalake
+from sqlalchemy import Engine, select
 
-from include.catalog import Catalog
-from include.erasure import scan
-from include.erasure.needles import Needles
-from include.errors import report
-from include.settings import settings
+from benchmarks.jobs.erase import CATALOG, PEOPLE
+from benchmarks.support.session import temporary_home
+from include.control.store import database
+from include.control.store.job_schema import job_events
+from include.erasure import certificate, requests
+from include.erasure.requests import Request
+from include.errors import SetupError, report
+from include.lake import locations
+from include.settings import ROOT, settings
 
-ROWS_A_FILE = 200_000
-MEGABYTE = 10**6
+ROWS_A_FILE, MEGABYTE, MANY = 1_000_000, 10**6, 1_000
+ONE = "one-person@example.org"
+THOUSAND = tuple(f"person-{number:04}@example.org" for number in range(MANY))
 
 
 def main() -> None:
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    with tempfile.TemporaryDirectory() as directory:
-        os.environ |= {"SLUICE_HOME": directory}
-        settings.cache_clear()
-        unpacked = _fill(settings().home, megabytes * MEGABYTE)
-        one, many = (_seconds(count) for count in (1, 1000))
-    print(f"{unpacked / MEGABYTE:,.0f} MB unpacked: 1 subject {one:.1f} s, {unpacked / MEGABYTE / one:,.0f} MB/s")
-    print(f"1,000 subjects {many:.1f} s, {many / one:.2f} times as long")
+    with temporary_home():
+        unpacked, files = _fill(megabytes * MEGABYTE)
+        print(f"{unpacked / MEGABYTE:,.0f} MB unpacked in {files} files")
+        engine = database.connect(settings().control_url)
+        one, many = (_seconds(engine, subjects) for subjects in ((ONE,), THOUSAND))
+    print(f"{MANY:,} subjects took {many / one:.2f} times as long as one")
 
 
-def _fill(home: Path, size: int) -> int:
-    """Returns the unpacked size of what it wrote: as many bytes in Parquet as in logs."""
-    random, written = np.random.default_rng(1), 0
-    table = home / "lake" / "silver" / "people"
-    table.mkdir(parents=True)
-    (home / "log").mkdir()
-    while written < size:
-        numbers = random.integers(0, 10**8, ROWS_A_FILE)
-        names = [f"user-{number:08}" for number in numbers]
-        payloads = [json.dumps({"id": name, "place": place}) for place, name in enumerate(names)]
-        rows = pa.table({"user": names, "payload": payloads})
-        parquet.write_table(rows, table / f"part-{written}.parquet", compression="zstd")
-        text = "\n".join(payloads).encode()
-        (home / "log" / f"driver-{written}.log").write_bytes(text)
-        written += rows.nbytes + len(text)
-    return written
+def _fill(size: int) -> tuple[int, int]:
+    """Returns the unpacked size and the number of files."""
+    written, files = 0, 0
+    path = locations.table_path(PEOPLE.name)
+    for names in _names(-(-size // (120 * ROWS_A_FILE)) or 1):
+        payloads = pc.binary_join_element_wise('{"id": "', names, '", "of": "', pc.utf8_reverse(names), '"}', "")
+        rows = pa.table({"person": names, "payload": payloads})
+        write_deltalake(path, rows, mode="append", target_file_size=2**31)
+        written, files = written + rows.nbytes, files + 1
+    return written, files
 
 
-def _seconds(count: int) -> float:
-    needles = Needles([f"person-{number:08}@example.org" for number in range(count)])
+def _names(files: int) -> Iterator[pa.Array]:
+    """Yields the persons of each file: the one is in the first, and the others are spread over all."""
+    for number in range(files):
+        others = pc.cast(pa.array(range(number * ROWS_A_FILE, (number + 1) * ROWS_A_FILE)), pa.string())
+        subjects = [*([ONE] if number == 0 else []), *THOUSAND[number::files]]
+        yield pa.concat_arrays([pa.array(subjects), pc.binary_join_element_wise("user-", others, "")])
+
+
+def _seconds(engine: Engine, subjects: tuple[str, ...]) -> float:
+    job = requests.plan(engine, CATALOG, Request(subjects), "a benchmark", "a benchmark")
     began = time.monotonic()
-    found = scan.scan(needles, Catalog({}))
-    assert found.is_clean
-    return time.monotonic() - began
+    command = [sys.executable, "-m", "benchmarks.jobs.erase", str(job.number)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise SetupError(f"{job.id} failed:\n{result.stdout[-3000:]}{result.stderr[-3000:]}")
+    seconds = time.monotonic() - began
+    assert certificate.file_of(job.number).exists()
+    stages = ", ".join(f"{name} {spent:.1f} s" for name, spent in _stages(engine, job.number))
+    print(f"{len(subjects):,} subject{'s' * (len(subjects) > 1)}: {seconds:.1f} s, of that {stages}")
+    return seconds
+
+
+def _stages(engine: Engine, number: int) -> Iterator[tuple[str, float]]:
+    """Yields the stages of a job, and how long each took, in seconds."""
+    events = job_events.c
+    of_job = select(events.at, events.details).where(events.kind == requests.KIND, events.number == number)
+    with database.reading(engine) as connection:
+        rows = connection.execute(of_job.where(events.details.is_not(None)).order_by(events.id)).all()
+    for row, following in zip(rows, rows[1:], strict=False):
+        yield row.details, following.at - row.at
 
 
 if __name__ == "__main__":

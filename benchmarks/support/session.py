@@ -17,8 +17,8 @@ from include.settings import settings
 
 
 @contextmanager
-def session(catalog: Catalog) -> Iterator[SparkSession]:
-    """Open a session in a temporary home directory, which child processes use, too."""
+def temporary_home() -> Iterator[None]:
+    """A home directory that this process and its child processes use during the block."""
     jars = os.environ.get("SLUICE_JARS") or str(settings().jars)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as home:
         settings.cache_clear()
@@ -26,6 +26,13 @@ def session(catalog: Catalog) -> Iterator[SparkSession]:
         os.environ.update({"SLUICE_HOME": home, "SLUICE_JARS": jars, "SLUICE_LANDING": "", "TZ": "UTC"})
         os.environ.pop("SLUICE_CONTROL_URL", None)
         os.environ.update(environment.write(settings(), java.home()))
+        yield
+
+
+@contextmanager
+def session(catalog: Catalog) -> Iterator[SparkSession]:
+    """Open a session in a temporary home directory, which child processes use, too."""
+    with temporary_home():
         spark = open_session("sluice benchmark", catalog)
         yield spark
         spark.stop()
