@@ -1,7 +1,7 @@
 """How long the erasure of one subject takes, and that of 1,000 in one pass: python -m benchmarks.erasure [MEGABYTES]
 
 Fills a table, by default with 200 MB of unpacked rows, and erases from it by the job itself, from the start of its
-Spark to the certificate. The one subject has a row. The 1,000 have one each, so that every file is written again.
+Spark to the certificate. The one subject has a row. The 1,000 have one each, in up to 100 files, which are written again.
 Prints the seconds of each stage, and how many times as long 1,000 take.
 """
 
@@ -43,21 +43,20 @@ def main() -> None:
 def _fill(size: int) -> tuple[int, int]:
     """Returns the unpacked size and the number of files."""
     written, files = 0, 0
-    path = locations.table_path(PEOPLE.name)
-    for names in _names(-(-size // (120 * ROWS_A_FILE)) or 1):
+    while written < size:
+        names = _names(files)
         payloads = pc.binary_join_element_wise('{"id": "', names, '", "of": "', pc.utf8_reverse(names), '"}', "")
         rows = pa.table({"person": names, "payload": payloads})
-        write_deltalake(path, rows, mode="append", target_file_size=2**31)
+        write_deltalake(locations.table_path(PEOPLE.name), rows, mode="append", target_file_size=2**31)
         written, files = written + rows.nbytes, files + 1
     return written, files
 
 
-def _names(files: int) -> Iterator[pa.Array]:
-    """Yields the persons of each file: the one is in the first, and the others are spread over all."""
-    for number in range(files):
-        others = pc.cast(pa.array(range(number * ROWS_A_FILE, (number + 1) * ROWS_A_FILE)), pa.string())
-        subjects = [*([ONE] if number == 0 else []), *THOUSAND[number::files]]
-        yield pa.concat_arrays([pa.array(subjects), pc.binary_join_element_wise("user-", others, "")])
+def _names(file: int) -> pa.Array:
+    """Returns the persons of a file: the one is in the first, and the others are spread over a hundred."""
+    others = pc.cast(pa.array(range(file * ROWS_A_FILE, (file + 1) * ROWS_A_FILE)), pa.string())
+    subjects = [*([ONE] if file == 0 else []), *(THOUSAND[file::100] if file < 100 else [])]
+    return pa.concat_arrays([pa.array(subjects, pa.string()), pc.binary_join_element_wise("user-", others, "")])
 
 
 def _seconds(engine: Engine, subjects: tuple[str, ...]) -> float:
