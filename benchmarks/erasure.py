@@ -1,8 +1,8 @@
 """How long the erasure of one subject takes, and that of 1,000 in one pass: python -m benchmarks.erasure [MEGABYTES]
 
 Fills a table, by default with 200 MB of unpacked rows, and erases from it by the job itself, from the start of its
-Spark to the certificate. The one subject has a row. The 1,000 have one each, in up to 100 files, which are written again.
-Prints the seconds of each stage, and how many times as long 1,000 take.
+Spark to the certificate. The one subject has a row. The 1,000 have one each, in up to 100 files, which are all written
+again. Prints the seconds of each stage, and how many times as long 1,000 take.
 """
 
 import subprocess
