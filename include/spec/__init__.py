@@ -39,7 +39,6 @@ from include.spec.table import Transform as Transform
 from include.spec.table import Via as Via
 from include.spec.table import View as View
 from include.spec.table import table_of as table_of
-from include.spec.table import via_key as via_key
 from include.spec.write_mode import BUCKET_UNITS as BUCKET_UNITS
 from include.spec.write_mode import CHANGE_RULE as CHANGE_RULE
 from include.spec.write_mode import FLAG_RULE as FLAG_RULE

@@ -140,12 +140,12 @@ class Via:
     def expression(self) -> str:
         """The SQL expression of the key of a row."""
         ((column, other),) = self.columns.items()
-        return f"concat('{via_key(self.table, other, '')}', CAST(`{column}` AS STRING))"
+        return f"concat('{self.key(self.table, other, '')}', CAST(`{column}` AS STRING))"
 
-
-def via_key(table: str, column: str, value: str) -> str:
-    """What stands for the person of the rows in this table that have a value."""
-    return f"{table}.{column}={value}"
+    @staticmethod
+    def key(table: str, column: str, value: str) -> str:
+        """What stands for the person of the rows in this table that have a value."""
+        return f"{table}.{column}={value}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ from include.lake import locations
 from include.lake.paths import LakePath
 from include.maintenance import vacuum_guard
 from include.settings import settings
-from include.spec import Delta, Table, Via, via_key
+from include.spec import Delta, Table, Via
 
 STEP = "erase"
 SUPPRESS, ROWS, VIEWS, FILES, PROVE = "suppress", "rows", "views", "files", "prove"
@@ -282,7 +282,7 @@ class _Search:
     def _joined_values(self) -> Iterator[str]:
         """The values by which the table's subject finds rows, as far as they are long enough to be recognised."""
         if isinstance(via := self.table.subject, Via):
-            prefixes = tuple(via_key(via.table, column, "") for column in via.columns.values())
+            prefixes = tuple(Via.key(via.table, column, "") for column in via.columns.values())
             values = (key.split("=", 1)[1] for key in self.request.joined if key.startswith(prefixes))
             yield from (value for value in values if needles.is_long_enough(value))
 

@@ -33,7 +33,7 @@ from include.erasure.needles import Needles
 from include.errors import FlowFailed
 from include.lake import locations
 from include.ledger.erasures import batch_key
-from include.spec import Table, via_key
+from include.spec import Table, Via
 
 # By path of a data file from the table's directory on, the places of rows in it.
 Places = dict[str, set[int]]
@@ -102,7 +102,7 @@ def find(
         path = path_of[unquote(urlparse(row["file_path"]).path).rpartition("/")[2]]
         places[path].add(row["row_index"])
         known = zip(joined_columns, row["values"], strict=True)
-        joined[path] |= {via_key(table.name, column, value) for column, value in known if value is not None}
+        joined[path] |= {Via.key(table.name, column, value) for column, value in known if value is not None}
     return Found(frozenset(paths), dict(places), dict(joined))
 
 
