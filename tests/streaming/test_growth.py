@@ -33,7 +33,7 @@ from tests.support.topic import Topic
 from tests.support.waiting import wait_until
 
 # Each is a flow that drains, one that fails and one that is stopped.
-ROUNDS = int(os.environ.get("SLUICE_SOAK_STARTS", "300")) // 3 if FULL else 3
+ROUNDS = int(os.environ.get("SLUICE_SOAK_STARTS", "300")) // 3 if FULL else 2
 BATCHES = int(os.environ.get("SLUICE_SOAK_BATCHES", "10000"))
 SAMPLES = 10
 # In each batch: half of them new keys, half of them deletes of keys that came this many keys earlier.
