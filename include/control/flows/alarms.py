@@ -5,11 +5,14 @@ import shlex
 from dataclasses import dataclass
 from enum import StrEnum
 
+from include.control.store.job_id import JobKind
 from include.spec import table_of
 
 RESTART, START = "restart", "start"
-# The action on a flow for an error of this class, where a correction and a restart do not help.
+# The action on a flow for an error of this class, where a correction and a restart do not help. Empty: what helps is an
+# end of the job that keeps the flow stopped.
 ACTIONS = {
+    **{f"{kind.upper()}_UNFINISHED": "" for kind in JobKind},
     "CHECKPOINT_LOST": "reset checkpoint",
     "CHECKPOINT_DAMAGED": "reset checkpoint",
     "TABLE_RESTORED": "reset checkpoint",
@@ -20,7 +23,7 @@ ACTIONS = {
 
 
 def action_for(error: str) -> str:
-    """The action that corrects an error of this class or of one of its subclasses."""
+    """The action that corrects an error of this class or of one of its subclasses; empty: none does."""
     return ACTIONS.get(error.split(".")[0], RESTART)
 
 
@@ -121,6 +124,8 @@ def command(kind: str, subject: str, number: int, error: str = "", driver: str =
         form = shlex.quote(json.dumps({"table": subject}))
         return template.format(subject=subject, table=table_of(subject), form=form)
     action, reason = action_for(error), f"incident {number}"
+    if not action:
+        return "sluice jobs"
     if action != RESTART:
         form = json.dumps({"flow": subject, "action": action, "reason": reason})
         return f"airflow dags trigger control.stream -c {shlex.quote(form)}"

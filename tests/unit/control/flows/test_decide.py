@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from include.control.flows import alarms
+from include.control.flows.alarms import AlarmKind
 from include.control.flows.decide import (
     FORCE_SECONDS,
     LONGEST_DELAY_SECONDS,
@@ -19,6 +21,7 @@ from include.control.flows.decide import (
     delay_seconds,
 )
 from include.control.flows.observed_flow import Failure, ObservedFlow, Start
+from include.control.store.job_id import JobKind
 
 CURABLE = Failure("no broker answers", "Unreachable", needs_person=False)
 INCURABLE = Failure("column 'bpm' is gone", "DeclarationError", needs_person=True)
@@ -346,6 +349,13 @@ def test_a_flow_whose_lease_a_job_holds_is_stopped_and_not_stuck():
     flow = ObservedFlow(wanted="stopped", is_held=True, sign_seconds_ago=9000.0, intended_seconds_ago=9999.0)
     assert decide(flow).state is State.STUCK
     assert decide(replace(flow, job="rewind 3")).state is State.STOPPED
+
+
+@pytest.mark.parametrize("kind", JobKind)
+def test_of_a_flow_that_a_dead_job_keeps_stopped_the_job_is_to_be_ended(kind: JobKind):
+    error = f"{kind.upper()}_UNFINISHED"
+    assert decide(ObservedFlow(wanted="stopped", abandoned=Failure("died", error, True))).action == ""
+    assert alarms.command(AlarmKind.BROKEN, "silver.readings", 7, error) == "sluice jobs"
 
 
 def test_a_person_may_start_a_stopped_flow_unless_a_job_holds_it():
