@@ -1,21 +1,29 @@
-"""docker-compose.yaml starts the platform from a clone, shows no secret, and a killed worker loses and doubles no row.
+"""docker-compose.yaml starts the platform from a clone, shows no secret, and what is killed loses and doubles no row.
 
 It needs a Docker engine with Compose 2 that can build the images: 10 GB of disk, 16 GB of memory and some minutes.
 """
 
 import subprocess
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from include.containers import compose_env
 from tests.conftest import free_port
 from tests.support import checkout
-from tests.support.compose import TABLES, Platform, has_engine
+from tests.support.compose import BRONZE, SILVER, TABLES, Platform, has_engine
 from tests.support.flows import only_in_full_runs
-from tests.support.waiting import wait_until
+from tests.support.waiting import sleep_through, wait_until
 
+# Within which a fault has a name.
+NAME_SECONDS = 60
+NAMES = {"STARTING", "STUCK", "BACKING OFF"}
+# More than a lease lasts.
+AWAY_SECONDS = 60
 START_SECONDS, RECOVERY_SECONDS, DRAIN_SECONDS = 1_800, 600, 600
 GOLD = """
 from include import catalog
@@ -49,6 +57,32 @@ def platform(tmp_path_factory) -> Iterator[Platform]:
         yield platform
     finally:
         platform.compose("down", "--volumes", "--timeout", "5")
+
+
+@pytest.fixture
+def recovery(capsys) -> Callable[[str], Any]:
+    """`with recovery("a killed worker"):` prints how long its block took."""
+
+    @contextmanager
+    def measure(subject: str) -> Iterator[None]:
+        began_at = time.monotonic()
+        yield
+        with capsys.disabled():
+            print(f"\n{subject}: {time.monotonic() - began_at:.0f} s", flush=True)
+
+    return measure
+
+
+def wait_for_its_name(platform: Platform) -> str:
+    """Returns the first state of the flow that is not healthy, or the sentence that says why there is none."""
+    names: list[str] = []
+
+    def is_named() -> bool:
+        names.append(platform.state())
+        return names[-1] != "HEALTHY"
+
+    wait_until(is_named, NAME_SECONDS, platform.details, 1)
+    return names[-1]
 
 
 @only_in_full_runs
@@ -97,3 +131,62 @@ def test_no_secret_is_in_what_the_engine_shows_of_containers_in_their_logs_or_in
     assert {"AIRFLOW_FERNET_KEY", "CONTROL_SUPERVISOR_PASSWORD", *compose_env.GIVEN} <= {*mounted}
     assert all(secrets[name] in seen for name in mounted)
     subprocess.run(["docker", "rm", "--force", container], check=True, capture_output=True, timeout=60)
+
+
+@only_in_full_runs
+def test_a_broker_that_is_killed_loses_and_doubles_no_row(platform, recovery):
+    platform.send_and_wait(RECOVERY_SECONDS)
+    platform.compose("kill", "kafka-1")
+    with recovery("a killed broker"):
+        platform.send_and_wait(RECOVERY_SECONDS)
+    platform.start("kafka-1", RECOVERY_SECONDS)
+    platform.send_and_wait(RECOVERY_SECONDS)
+    platform.require_exact_rows()
+
+
+@only_in_full_runs
+def test_a_master_that_is_killed_and_comes_back_restarts_no_flow(platform, recovery):
+    platform.send_and_wait(RECOVERY_SECONDS)
+    before = platform.leases()
+    platform.compose("kill", "spark-master")
+    with recovery("without a master"):
+        platform.send_and_wait(RECOVERY_SECONDS)
+    platform.start("spark-master", RECOVERY_SECONDS)
+    with recovery("a master that came back"):
+        platform.send_and_wait(RECOVERY_SECONDS)
+    # The master waits for its workers for a minute, and then ends what it takes for lost.
+    sleep_through(AWAY_SECONDS)
+    platform.send_and_wait(RECOVERY_SECONDS)
+    after = platform.leases()
+    assert {flow: after[flow] for flow in (BRONZE, SILVER)} == {flow: before[flow] for flow in (BRONZE, SILVER)}
+    platform.require_exact_rows()
+
+
+@only_in_full_runs
+def test_a_worker_that_is_killed_has_a_name_and_loses_and_doubles_no_row(platform, recovery):
+    platform.send_and_wait(RECOVERY_SECONDS)
+    [host] = platform.driver_hosts()
+    platform.compose("kill", host)
+    with recovery("a killed worker, until rows arrive"):
+        with recovery("its state has a name"):
+            assert wait_for_its_name(platform) in NAMES
+        platform.send_and_wait(RECOVERY_SECONDS)
+    assert host not in platform.driver_hosts()
+    platform.start(host, RECOVERY_SECONDS)
+    platform.require_exact_rows()
+
+
+@only_in_full_runs
+def test_a_worker_that_is_cut_off_beyond_its_lease_ends_its_driver_and_loses_and_doubles_no_row(platform, recovery):
+    platform.send_and_wait(RECOVERY_SECONDS)
+    [host] = platform.driver_hosts()
+    platform.network("disconnect", host)
+    with recovery("a worker that is cut off, until rows arrive"):
+        with recovery("its state has a name"):
+            assert wait_for_its_name(platform) in NAMES
+        platform.send_and_wait(RECOVERY_SECONDS)
+    wait_until(lambda: not platform.drivers_on(host), RECOVERY_SECONDS, platform.details, 2)
+    platform.network("connect", host)
+    platform.send_and_wait(RECOVERY_SECONDS)
+    assert host not in platform.driver_hosts()
+    platform.require_exact_rows()

@@ -95,6 +95,39 @@ class Platform:
     def python(self, code: str, *arguments: str) -> str:
         return self.run("python", "-c", code, *arguments)
 
+    def answer(self, *words: str) -> str:
+        """What a command prints, also if it fails."""
+        command = ["docker", "compose", "--project-name", self.name, "exec", "--no-TTY", SHELL, "with-secrets", *words]
+        result = subprocess.run(
+            command, cwd=self.directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300
+        )
+        return result.stdout
+
+    def state(self, flow: str = BRONZE) -> str:
+        """The state of a flow by `sluice status`, or why it does not know it."""
+        answer = self.answer("sluice", "status", "--json")
+        try:
+            return str(next(each["state"] for each in json.loads(answer) if each["flow"] == flow))
+        except ValueError:
+            return answer.strip()
+
+    def is_well(self, service: str) -> bool:
+        return "(healthy)" in self.compose("ps", "--all", "--format", "{{.Status}}", service)
+
+    def start(self, service: str, seconds: float) -> None:
+        self.compose("start", service)
+        wait_until(partial(self.is_well, service), seconds, self.details, 2)
+
+    def network(self, verb: str, service: str) -> None:
+        """verb: `disconnect` or `connect`."""
+        names = ["--alias", service] if verb == "connect" else []
+        _docker("network", verb, *names, f"{self.name}_default", f"{self.name}-{service}-1")
+
+    def drivers_on(self, service: str) -> list[str]:
+        """The command lines of drivers in the container of a worker. It answers also without a network."""
+        lines = _docker("top", f"{self.name}-{service}-1", "-eo", "pid,args", "-ww").splitlines()
+        return [line for line in lines if "jobs/stream.py" in line]
+
     def details(self) -> str:
         return self.compose("ps", "--all") + self.compose("logs", "--no-color", "--tail", "20")[-8_000:]
 
