@@ -190,3 +190,20 @@ def test_a_worker_that_is_cut_off_beyond_its_lease_ends_its_driver_and_loses_and
     platform.send_and_wait(RECOVERY_SECONDS)
     assert host not in platform.driver_hosts()
     platform.require_exact_rows()
+
+
+@only_in_full_runs
+def test_a_database_that_restarts_and_is_away_for_a_minute_loses_and_doubles_no_row(platform, recovery):
+    platform.send_and_wait(RECOVERY_SECONDS)
+    platform.compose("restart", "postgres")
+    with recovery("a database that restarted"):
+        platform.send_and_wait(RECOVERY_SECONDS)
+    platform.compose("stop", "postgres")
+    stopped_at = time.monotonic()
+    with recovery("its state has a name"):
+        wait_until(lambda: "does not answer" in platform.answer("sluice", "status"), NAME_SECONDS, platform.details, 1)
+    sleep_through(AWAY_SECONDS - (time.monotonic() - stopped_at))
+    platform.start("postgres", RECOVERY_SECONDS)
+    with recovery("a database that was away for a minute"):
+        platform.send_and_wait(RECOVERY_SECONDS)
+    platform.require_exact_rows()
