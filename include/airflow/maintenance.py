@@ -100,16 +100,19 @@ def _settle_held_back(engine: Engine, table: Table, surveys: list[TableSurvey]) 
                 incidents.end(connection, AlarmKind.HELD_BACK.target(survey.name))
 
 
-def verify(name: str, number: int) -> None:
-    """Raises AirflowFailException, and notifies, if the window did not do what it should have."""
+def verify(name: str, number: int | None) -> None:
+    """Raises AirflowFailException, and notifies, if the window did not do what it should have.
+
+    number: None if its task has planned none, because it failed or was ended.
+    """
     engine = database.connect(settings().control_url)
     table = catalog.load().table(name)
-    try:
-        window = store.get(engine, Window, number)
-    except UsageError as error:
-        failure: str | None = f"its window did not finish: {error}"
-    else:
-        failure = _find_failure(engine, table, window)
+    failure: str | None = "no window could be planned: read the log of its task"
+    if number is not None:
+        try:
+            failure = _find_failure(engine, table, store.get(engine, Window, number))
+        except UsageError as error:
+            failure = f"its window did not finish: {error}"
     with database.transaction(engine) as connection:
         # End the previous incident, because each failure is news.
         incidents.end(connection, AlarmKind.WINDOW_FAILED.target(name))

@@ -162,6 +162,8 @@ def open_alarms(engine: Engine) -> list[str]:
 def test_a_window_that_did_what_it_should_passes_and_ends_the_alarm_of_the_one_before(home: Engine):
     with pytest.raises(AirflowFailException, match="its window did not finish: there is no window 17"):
         maintenance.verify(BRONZE, 17)
+    with pytest.raises(AirflowFailException, match="no window could be planned: read the log of its task"):
+        maintenance.verify(BRONZE, None)
     assert open_alarms(home) == ["WINDOW FAILED"]
     maintenance.verify(BRONZE, window(home, AFTER, {"window": 0}))
     assert open_alarms(home) == []
