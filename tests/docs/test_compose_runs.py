@@ -207,3 +207,13 @@ def test_a_database_that_restarts_and_is_away_for_a_minute_loses_and_doubles_no_
     with recovery("a database that was away for a minute"):
         platform.send_and_wait(RECOVERY_SECONDS)
     platform.require_exact_rows()
+
+
+@only_in_full_runs
+def test_a_platform_that_is_killed_as_a_whole_loses_and_doubles_no_row(platform, recovery):
+    platform.send_and_wait(RECOVERY_SECONDS)
+    platform.compose("kill")
+    with recovery("everything killed at once"):
+        platform.compose("up", "--detach", timeout_seconds=START_SECONDS)
+        platform.send_and_wait(START_SECONDS)
+    platform.require_exact_rows()
