@@ -70,10 +70,9 @@ def joined_columns(table: Table, tables: Catalog) -> list[str]:
     return sorted({column for via in others if via.table == table.name for column in via.columns.values()})
 
 
-def changed_tables(tables: Catalog) -> list[str]:
-    """The tables that declare a subject, and those below them."""
-    declared = [table.name for table in tables.tables.values() if table.subject]
-    return list(dict.fromkeys([*declared, *(table.name for name in declared for table in tables.below(name))]))
+def with_tables_below(tables: Catalog, names: Collection[str]) -> list[str]:
+    """These tables, and those downstream of them, which may have their rows."""
+    return list(dict.fromkeys([*names, *(table.name for name in names for table in tables.below(name))]))
 
 
 def registered_readers(engine: Engine, tables: Catalog) -> dict[str, str]:
@@ -82,7 +81,7 @@ def registered_readers(engine: Engine, tables: Catalog) -> dict[str, str]:
     Such a reader may have copies, and loses old versions that it counts on.
     """
     kept: dict[str, list[str]] = {}
-    for name in changed_tables(tables):
+    for name in with_tables_below(tables, [table.name for table in tables.tables.values() if table.subject]):
         for reader, version, _ in vacuum_holds.registered(engine, name):
             kept.setdefault(reader, []).append(f"{name} since version {version}")
     return {reader: ", ".join(words) for reader, words in kept.items()}

@@ -168,8 +168,9 @@ class EraseJob(Job[Worker, Stage]):
     def _refresh_views(self, worker: Worker, job: StoredJob) -> None:
         """Refreshes each stored view below a table from which rows were taken out."""
         tables = worker.tables.tables
-        changed = [name for name, taken in job.outcome.get("tables", {}).items() if taken["rows"] and name in tables]
-        below = {view.name for name in changed for view in worker.tables.below(name) if view.is_view}
+        below = {
+            view.name for name in _changed(job, worker.tables) for view in worker.tables.below(name) if view.is_view
+        }
         views = [table for table in tables.values() if table.name in below]
         if stored := [view for view in views if locations.is_stored(view.name)]:
             run = refresh.RefreshRun.begin(f"{job.id}, {job.planned_at}", stored)
@@ -235,7 +236,7 @@ class EraseJob(Job[Worker, Stage]):
             job_events.record(connection, job.id, Event.PAUSED, details=_paused_words(pauses))
             store.end(connection, job, DONE, message)
             audit.record(connection, job.who, requests.KIND, job.table, job.reason, message, approver=approver)
-            for table in requests.changed_tables(worker.tables):
+            for table in requests.with_tables_below(worker.tables, _changed(job, worker.tables)):
                 vacuum_holds.begin_copies_left(connection, str(job.id), table)
         requests.forget(job.number)
         logs.info(f"{job.id}: {_paused_words(pauses)}")
@@ -285,6 +286,12 @@ class _Search:
             prefixes = tuple(Via.key(via.table, column, "") for column in via.columns.values())
             values = (key.split("=", 1)[1] for key in self.request.joined if key.startswith(prefixes))
             yield from (value for value in values if needles.is_long_enough(value))
+
+
+def _changed(job: StoredJob, tables: Catalog) -> list[str]:
+    """The tables that rows were taken out of."""
+    taken = job.outcome.get("tables", {}).items()
+    return [name for name, found in taken if found["rows"] and name in tables.tables]
 
 
 def _paused_words(pauses: Mapping[str, float]) -> str:
