@@ -30,6 +30,7 @@ PATH = re.compile(r"\bs3a?://([^\s:]+)")
 BUSY = (429, 500, 502, 503, 504)
 NOT_FOUND = 404
 REASON_CHARACTERS = 120
+PYTHON_LINE = re.compile(r"[^():]+:\d+")
 
 
 def of(chain: list[Any]) -> Unreachable | None:
@@ -199,15 +200,17 @@ def innermost_reason(error: Exception) -> str:
 
 
 def expression(error: Exception) -> str:
-    """Returns what of the query raised the error: its SQL, or the method and where it is called. Empty if Spark does
-    not say.
+    """Returns what of the query raised the error: its SQL, or the method and the line of Python that calls it. Empty if
+    Spark does not say.
     """
     for cause in reversed(list(_causes(_java_exception(error)))):
         for context in _call_if_present(cause, "getQueryContext") or ():
             fragment = " ".join(str(context.fragment()).split())[:SENTENCE_CHARACTERS]
             if context.contextType().toString() == "SQL":
                 return fragment
-            return f"{fragment} at {str(context.callSite()).rpartition('/')[2]}"
+            site = str(context.callSite()).rpartition("/")[2]
+            # A thread without an active session has the JVM's place instead, which is one of Spark's own.
+            return f"{fragment} at {site}" if PYTHON_LINE.fullmatch(site) else fragment
     return ""
 
 

