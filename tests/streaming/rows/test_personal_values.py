@@ -8,8 +8,6 @@ import pytest
 from include import catalog
 from include.catalog import Catalog
 from include.cli import rows
-from include.control.flows import incidents
-from include.control.flows.alarms import AlarmKind
 from include.control.store import database
 from include.errors import FlowFailed
 from include.rules import Expect
@@ -58,9 +56,6 @@ def test_a_personal_value_is_in_no_error_sample_log_or_row_of_the_control_databa
     with pytest.raises(FlowFailed) as error:
         run_once(failing)
     engine = database.connect(settings().control_url)
-    with database.transaction(engine) as connection:
-        incidents.begin(connection, failing.name, AlarmKind.BROKEN, str(error.value))
-        incidents.end(connection, failing.name)
     logged = capsys.readouterr()
     assert ada not in f"{shown}{error.value}{logged.out}{logged.err}"
     places = [place for place in settings().home.iterdir() if place.name not in NOT_SHOWN]
