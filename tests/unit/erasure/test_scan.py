@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,6 +190,17 @@ def test_a_longer_key_is_somebody_else(home, hide):
         pytest.skip("bytes without borders")
     hide(home / "lake" / "silver" / "t", LONGER)
     assert result().hits == {}
+
+
+def test_a_temporary_file_is_waited_for_and_another_one_is_not(home):
+    shuffle, other = settings().temporary / "process-1" / "shuffle_0", home / "log" / "driver.log"
+    for file in (shuffle, other):
+        write(file, SUBJECT.encode())
+    deletion = threading.Timer(1.5, shuffle.unlink)
+    deletion.start()
+    found = scan(Needles([SUBJECT]), Catalog({}), wait_seconds=60)
+    deletion.join()
+    assert found.hits == {"home/log/driver.log": 1}
 
 
 def test_what_nobody_here_can_read_is_named(home):
