@@ -1,8 +1,8 @@
-"""From produce to gold: python -m benchmarks.to_gold [--rate N ...] [--small], with a broker of its own.
+"""From produce to gold: python -m benchmarks.to_gold [--root DIR] [--rate N ...] [--small], with a broker of its own.
 
-Compares three flows of Sluice in one driver with three stock jobs, in sequence, at 20, 500 and 5,000 events a second. A
-record has reached gold when the gold batch that read it is committed, according to the checkpoints and Delta logs of
-the engine. Also measures the CPU of the engine.
+Compares three flows of Sluice in one driver with three stock jobs, and with `--root` with another checkout of Sluice,
+in sequence, at 20, 500 and 5,000 events a second. A record has reached gold when the gold batch that read it is
+committed, according to the checkpoints and Delta logs of the engine. Also measures the CPU of the engine.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from include.errors import FlowBroken, report
 from include.local.broker import create_topic
 
 RATES = (20, 500, 5_000)
-STOCK = "stock, three jobs"
+STOCK, BEFORE = "stock, three jobs", "the other checkout"
 LOOK_SECONDS = 0.5
 SETTLE_SECONDS = 30
 
@@ -138,7 +138,7 @@ def start(engine: Engine, stream: Stream, topic: str) -> None:
     """Start the engine, and wait until the first records are in gold."""
     stream.send(20, 1)
     layers = list(TABLES)
-    for group in [layers] if engine.name == OURS else [[layer] for layer in layers]:
+    for group in [[layer] for layer in layers] if engine.name == STOCK else [layers]:
         engine.start(*group, "--topic", topic)
         engine.wait(TABLES[group[-1]].flow, 0)
 
@@ -182,6 +182,7 @@ def rows(by_engine: dict[str, dict[int, tuple[list[float], Spent]]], rates: list
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.to_gold", description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, help="another checkout of Sluice to compare with")
     parser.add_argument("--rate", type=int, action="append", help="events a second; may be given again")
     parser.add_argument("--seconds", type=float, default=120, help="that count, at each rate, default 120")
     parser.add_argument("--warm", type=float, default=60, help="seconds at each rate before that, default 60")
@@ -196,6 +197,8 @@ def main() -> None:
             Engine(OURS, folder / "sluice", "sluice.py", kafka),
             Engine(STOCK, folder / "stock", "stock.py", kafka),
         ]
+        if arguments.root:
+            engines.append(Engine(BEFORE, folder / "before", "sluice.py", kafka, arguments.root.resolve()))
         measured = {engine.name: at_rates(engine, kafka, arguments) for engine in engines}
         record(*rows(measured, arguments.rate))
 
