@@ -1,8 +1,8 @@
 """From produce to gold: python -m benchmarks.to_gold [--root DIR] [--rate N ...] [--small], with a broker of its own.
 
-Compares three flows of Sluice in one driver with three stock jobs, and with `--root` with another checkout of Sluice,
-in sequence, at 20, 500 and 5,000 events a second. A record has reached gold when the gold batch that read it is
-committed, according to the checkpoints and Delta logs of the engine. Also measures the CPU of the engine.
+Compares three flows of Sluice in one driver with three stock jobs, or with another checkout of Sluice (`--root`), in
+sequence, at 20, 500 and 5,000 events a second. A record has reached gold when the gold batch that read it is committed,
+according to the checkpoints and Delta logs of the engine. Also measures the CPU of the engine.
 """
 
 import argparse
@@ -182,7 +182,7 @@ def rows(by_engine: dict[str, dict[int, tuple[list[float], Spent]]], rates: list
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.to_gold", description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, help="another checkout of Sluice to compare with")
+    parser.add_argument("--root", type=Path, help="another checkout of Sluice, instead of the stock jobs")
     parser.add_argument("--rate", type=int, action="append", help="events a second; may be given again")
     parser.add_argument("--seconds", type=float, default=120, help="that count, at each rate, default 120")
     parser.add_argument("--warm", type=float, default=60, help="seconds at each rate before that, default 60")
@@ -193,12 +193,11 @@ def main() -> None:
     if arguments.small:
         arguments.rate, arguments.seconds, arguments.warm = arguments.rate[:1], 20, 10
     with homes() as folder, broker(folder) as kafka:
-        engines = [
-            Engine(OURS, folder / "sluice", "sluice.py", kafka),
-            Engine(STOCK, folder / "stock", "stock.py", kafka),
-        ]
+        engines = [Engine(OURS, folder / "sluice", "sluice.py", kafka)]
         if arguments.root:
             engines.append(Engine(BEFORE, folder / "before", "sluice.py", kafka, arguments.root.resolve()))
+        else:
+            engines.append(Engine(STOCK, folder / "stock", "stock.py", kafka))
         measured = {engine.name: at_rates(engine, kafka, arguments) for engine in engines}
         record(*rows(measured, arguments.rate))
 
