@@ -79,6 +79,7 @@ class Settings:
     admins: the users who may approve what is destructive; empty: whoever has that role in Airflow.
     executors: by driver, the fewest and the most executors that it may have; no other driver is scaled.
     catch_up_seconds: in which a scaled driver is to read a backlog.
+    rebalance: whether flows move from one scaled driver to another one.
     catalog_prefix: what the names of databases in the Glue catalog begin with; None: no table is registered there.
     catalog_layers: the layers whose tables are registered.
     """
@@ -107,6 +108,7 @@ class Settings:
     kafka_files: Mapping[str, Path] = field(default_factory=dict)
     executors: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     catch_up_seconds: float = 600.0
+    rebalance: bool = False
     catalog_prefix: str | None = None
     catalog_layers: tuple[str, ...] = ("silver", "gold")
     platform_name: str = field(default_factory=socket.gethostname)
@@ -194,6 +196,7 @@ def from_environment(environment: dict[str, str]) -> Settings:
         kafka_files=kafka_files,
         executors=_executors(environment),
         catch_up_seconds=_number(environment, "SLUICE_CATCH_UP_SECONDS", 600),
+        rebalance=_is_on(environment, "SLUICE_REBALANCE", "off"),
         catalog_prefix=_catalog_prefix(environment),
         catalog_layers=_catalog_layers(environment),
         platform_name=environment.get("SLUICE_PLATFORM_NAME") or socket.gethostname(),

@@ -191,6 +191,7 @@ def _variables(config: Settings, java_home: Path) -> dict[str, str]:
         "SLUICE_LOG_FORMAT": config.log_format,
         "SLUICE_EXECUTORS": " ".join(f"{name}={least}-{most}" for name, (least, most) in config.executors.items()),
         "SLUICE_CATCH_UP_SECONDS": str(config.catch_up_seconds),
+        "SLUICE_REBALANCE": "on" if config.rebalance else "off",
         "SLUICE_SCHEMA_REGISTRY": config.schema_registry,
         "SLUICE_SCHEMA_REGISTRY_CREDENTIALS": str(config.schema_registry_credentials or ""),
         "PYTHONPATH": str(ROOT),

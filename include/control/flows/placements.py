@@ -1,13 +1,13 @@
-"""Flows that a person has moved to another driver than the one that their table declares."""
+"""Flows that a person, or the supervisor, has moved to another driver than the one that their table declares."""
 
 from contextlib import suppress
 from dataclasses import replace
 
-from sqlalchemy import Connection, Engine, delete, select
+from sqlalchemy import Connection, Engine, delete, func, select
 
 from include.catalog import Catalog
 from include.control.store import database
-from include.control.store.schema import placements
+from include.control.store.schema import audits, placements
 from include.errors import SluiceError, UsageError
 from include.project.declaration import DRIVER
 from include.settings import settings
@@ -30,6 +30,14 @@ def place_if_known(tables: Catalog) -> Catalog:
     with suppress(SluiceError):
         return place(database.connect(settings().control_url), tables)
     return tables
+
+
+def moved_seconds_ago(connection: Connection, within_seconds: float) -> dict[str, float]:
+    """By flow, the seconds since it was moved, of those that were moved within so many seconds."""
+    now, at = database.now(connection), func.max(audits.c.at)
+    is_move = (audits.c.action == "move") & audits.c.has_effect & (audits.c.at >= now - within_seconds)
+    rows = connection.execute(select(audits.c.target, at.label("at")).where(is_move).group_by(audits.c.target))
+    return {row.target: now - row.at for row in rows}
 
 
 def move(connection: Connection, flow: Flow, driver: str) -> None:

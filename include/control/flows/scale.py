@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import combinations
@@ -128,6 +128,11 @@ class Decision:
     inputs: Observed
 
     @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Newest first, with its own."""
+        return (self.verdict, *self.inputs.verdicts)
+
+    @property
     def words(self) -> str:
         need, observed = self.verdict.need, self.inputs
         match self.reason:
@@ -151,7 +156,7 @@ class Decision:
 def scale(observed: Observed) -> Decision:
     """More after two verdicts that agree; fewer only after a quiet time; otherwise the size stays."""
     costs = {load.flow: cost_of(load, observed.cores) for load in observed.loads}
-    need = sum(_useful(load, costs[load.flow], observed) for load in observed.loads)
+    need = sum(needs(observed).values())
     is_known = all(load.backlog is not None and load.arrivals is not None for load in observed.loads)
     is_known &= all(costs[load.flow] or not _has_backlog(load) for load in observed.loads)
     verdict = Verdict(0.0, need, any(map(_has_backlog, observed.loads)), is_known)
@@ -160,6 +165,11 @@ def scale(observed: Observed) -> Decision:
         return Decision(size, Reason.BOUNDS, verdict, observed)
     size, reason = _size(observed, verdict, costs)
     return Decision(size, reason, verdict, observed)
+
+
+def needs(observed: Observed) -> dict[str, float]:
+    """By flow, the executors that would find work; 0 where too few batches tell."""
+    return {load.flow: _useful(load, cost_of(load, observed.cores), observed) for load in observed.loads}
 
 
 def _size(observed: Observed, verdict: Verdict, costs: dict[str, Cost | None]) -> tuple[int, Reason]:
@@ -175,9 +185,11 @@ def _size(observed: Observed, verdict: Verdict, costs: dict[str, Cost | None]) -
     if not verdict.is_known:
         return size, Reason.UNKNOWN
     if max(math.ceil(need), observed.least) <= LEAST_NEED * size:
-        needs = [need, *(earlier.need for earlier in observed.verdicts if earlier.seconds_ago <= QUIET_SECONDS)]
-        smaller = max(math.ceil(max(needs)), observed.least)
-        is_quiet = smaller <= LEAST_NEED * size and _is_quiet(observed, verdict)
+        verdicts = (verdict, *observed.verdicts)
+        smaller = max(math.ceil(greatest_need(verdicts)), observed.least)
+        is_quiet = smaller <= LEAST_NEED * size and throughout(
+            verdicts, lambda earlier: earlier.is_known and not earlier.has_backlog
+        )
         return (smaller, Reason.LESS) if is_quiet else (size, Reason.LESS_NOT_YET)
     if sum(_need(load, costs[load.flow], observed) for load in observed.loads) > MOST_NEED * size:
         return size, Reason.AT_MOST
@@ -260,13 +272,18 @@ def _was_seen_before(observed: Observed) -> bool:
     return last is not None and last.seconds_ago <= LONGEST_GAP_SECONDS and last.need > MOST_NEED * observed.size
 
 
-def _is_quiet(observed: Observed, verdict: Verdict) -> bool:
-    """Whether every verdict of the quiet time is known, there was no backlog, and no gap."""
+def greatest_need(verdicts: Iterable[Verdict]) -> float:
+    """Of the quiet time, in executors."""
+    return max(verdict.need for verdict in verdicts if verdict.seconds_ago <= QUIET_SECONDS)
+
+
+def throughout(verdicts: Iterable[Verdict], test: Callable[[Verdict], bool]) -> bool:
+    """Whether every verdict of the quiet time passes, and there was no gap. verdicts: newest first."""
     expected_seconds = 0.0
-    for earlier in (verdict, *observed.verdicts):
-        if earlier.has_backlog or not earlier.is_known or earlier.seconds_ago > expected_seconds:
+    for verdict in verdicts:
+        if not test(verdict) or verdict.seconds_ago > expected_seconds:
             return False
-        if earlier.seconds_ago >= QUIET_SECONDS:
+        if verdict.seconds_ago >= QUIET_SECONDS:
             return True
-        expected_seconds = earlier.seconds_ago + LONGEST_GAP_SECONDS
+        expected_seconds = verdict.seconds_ago + LONGEST_GAP_SECONDS
     return False

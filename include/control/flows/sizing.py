@@ -1,6 +1,6 @@
 """The executors of drivers: what the supervisor decides, with its inputs, and what each driver reports."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -131,6 +131,13 @@ def _store(connection: Connection, driver: str, decision: Decision, now: float, 
         result = f"executors {size_before} to {decision.size}: {decision.reason}, decision {number}"
         has_effect = decision.size != size_before
         audit.record(connection, REQUESTER, "scale", f"driver {driver}", decision.words, result, has_effect)
+
+
+def keep(engine: Engine, numbers: Collection[int]) -> None:
+    """Keep these decisions as long as those that change a size. Raises Unreachable."""
+    with database.transaction(engine) as connection:
+        is_named = scale_decisions.c.number.in_(numbers)
+        connection.execute(update(scale_decisions).where(is_named).values(is_news=True))
 
 
 def report(engine: Engine, driver: str, running: int, cores: int) -> None:
