@@ -1,10 +1,11 @@
 """The page of one flow: what is wrong, what to press, its history as charts, its newest commits and its log."""
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from include.console import charts, driver_log, query_report
+from include.console import charts, query_report
 from include.console.charts import Chart, Mark
 from include.console.pages import Query
 from include.console.readings import Readings
@@ -13,11 +14,15 @@ from include.control.store.job_id import JobKind
 from include.errors import UsageError
 from include.monitoring.snapshot import PHASES, FlowSnapshot, Sample
 from include.project.declaration import suggest
+from include.settings import settings
 
 # What one may always ask of a flow that is not stopped.
 OF_RUNNING = ("restart", "stop", "drain")
 SPANS = {"1h": 3600, "24h": 86_400, "7d": 7 * 86_400}
 COMMITS = 50
+LOG_LINES = 100
+# A line can be long, and a page shows a screen or two.
+MOST_LOG_BYTES = 32_000
 
 
 def flow(readings: Readings, query: Query, name: str) -> dict[str, Any]:
@@ -44,7 +49,7 @@ def flow(readings: Readings, query: Query, name: str) -> dict[str, Any]:
         "report": query_report.shown(readings.report(name)),
         "incidents": readings.incidents(name),
         "jobs": jobs[:20],
-        "log_lines": driver_log.last_lines(line.driver) if line.driver else "",
+        "log_lines": _end_of_log(line.driver) if line.driver else "",
     }
 
 
@@ -53,6 +58,18 @@ def _actions(stored: FlowSnapshot) -> list[str]:
     of_query = () if stored.is_view or stored.wanted == "stopped" else OF_RUNNING
     of_alarm = "acknowledge" if stored.alarm and not stored.acknowledged else ""
     return list(dict.fromkeys(filter(None, (stored.action, *of_query, of_alarm))))
+
+
+def _end_of_log(driver: str) -> str:
+    """The last lines of a driver's log; empty where the driver writes none into a file on this machine."""
+    file = settings().logs / f"driver-{driver}.log"
+    # The name comes from a table file, and must not lead elsewhere.
+    if file.parent != settings().logs or not file.is_file():
+        return ""
+    with file.open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - MOST_LOG_BYTES))
+        lines = log.read().decode(errors="replace").splitlines()
+    return "\n".join(lines[-LOG_LINES:])
 
 
 def history_charts(samples: Sequence[Sample], jobs: Sequence[StoredJob], at: float, seconds: float) -> list[Chart]:

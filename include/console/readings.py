@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Engine, Row, select
 
-from include.console import flow_lines
+from include.console import board
 from include.console.board import FlowLine
 from include.control.flows import alarms, incidents
 from include.control.flows.incidents import Acknowledgement
@@ -88,10 +88,10 @@ class Readings:
         if newest is None:
             return NOTHING
         flows = [flow.flow for flow in newest.flows]
-        histories = snapshot.histories(self._engine(), flows, flow_lines.HISTORY_SECONDS)
+        histories = snapshot.histories(self._engine(), flows, board.HISTORY_SECONDS)
         troubles = list(newest.troubles)
         urgent = frozenset(flow for trouble in troubles if trouble.needs_person for flow in trouble.flows)
-        return Look(newest.at, False, newest, troubles, flow_lines.lines(newest, histories, urgent))
+        return Look(newest.at, False, newest, troubles, board.lines(newest, histories, urgent))
 
     def history(self, flow: str, since_seconds: float) -> list[Sample]:
         """The samples of a flow, oldest first. Raises Unreachable."""
