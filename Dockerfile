@@ -1,5 +1,6 @@
-# The images of docker-compose.yaml: PostgreSQL in the stage `postgres`, and everything else in the last one, with Python,
-# Java, all packages and JARs, and this checkout. A change of the code builds the last layers only.
+# The images of docker-compose.yaml: PostgreSQL in the stage `postgres`, an S3 store in the stage `store`, and everything
+# else in the stage `sluice`, with Python, Java, all packages and JARs, and this checkout. A change of the code builds its
+# last layers only.
 
 FROM debian:bookworm-slim AS postgres
 RUN mkdir --parents /etc/postgresql-common \
@@ -66,3 +67,17 @@ COPY --chown=sluice containers containers
 COPY --chown=sluice include include
 USER sluice
 ENTRYPOINT ["python", "-m", "include.containers.entry"]
+
+
+FROM golang:1.26-bookworm AS store-build
+# The version of include/local/object_store.py.
+RUN CGO_ENABLED=0 go install -trimpath -ldflags="-s -w" github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+
+FROM debian:bookworm-slim AS store
+RUN useradd --system --uid 10001 --home-dir /var/lib/store --create-home store
+COPY --from=store-build /go/bin/versitygw /usr/local/bin/
+COPY --chown=store containers/store.sh /opt/
+USER store
+VOLUME /var/lib/store
+CMD ["sh", "/opt/store.sh"]

@@ -1,6 +1,7 @@
-"""Writes the secrets of docker-compose.yaml that `.env` lacks: python -m include.containers.compose_env
+"""Writes the secrets of docker-compose.yaml that `.env` lacks: python -m include.containers.compose_env [--store]
 
-It writes each one into a file of its own, too, which the containers that need it mount.
+It writes each one into a file of its own, too, which the containers that need it mount. With --store, the lake is in
+the S3 store of that file.
 Runs on a bare Python, like `include.local.install`.
 """
 
@@ -8,8 +9,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from include.errors import SetupError, report
@@ -43,17 +45,27 @@ VALUES = {
 }
 # Those of other services, which only their owner knows.
 GIVEN = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OPENLINEAGE_API_KEY")
+# The lake in the service `store`, which is in a profile of its own.
+STORE = {
+    "COMPOSE_PROFILES": lambda: "store",
+    "SLUICE_LAKE": lambda: "s3a://sluice/lake",
+    "AWS_ALLOW_HTTP": lambda: "true",
+    "AWS_ENDPOINT_URL": lambda: "http://store:7070",
+    "AWS_REGION": lambda: "us-east-1",
+    "AWS_ACCESS_KEY_ID": lambda: "sluice",
+    "AWS_SECRET_ACCESS_KEY": lambda: secrets.token_urlsafe(32),
+}
 SECRETS = (*(name for name in VALUES if name != "KAFKA_CLUSTER_ID"), *GIVEN)
 
 
 def main() -> None:
-    added = complete(FILE)
+    added = complete(FILE, VALUES | STORE if "--store" in sys.argv[1:] else VALUES)
     write_files(DIRECTORY, variables(FILE.read_text()))
     written = f"{FILE.name} got {', '.join(added)}" if added else f"{FILE.name} has all variables already"
     print(f"{written}, and {DIRECTORY.name} a file of each; AIRFLOW_ADMIN_PASSWORD is the password of the user admin")
 
 
-def complete(file: Path) -> list[str]:
+def complete(file: Path, values: Mapping[str, Callable[[], str]] = VALUES) -> list[str]:
     """Add the variables that are missing or empty. Returns their names. Raises SetupError if nothing can be written."""
     try:
         # Nobody else may read it, from its first byte on.
@@ -61,12 +73,22 @@ def complete(file: Path) -> list[str]:
             os.fchmod(opened.fileno(), 0o600)
             text = opened.read()
             present = variables(text)
-            missing = [name for name in VALUES if not present.get(name)]
+            _require_lake(file, present, values)
+            missing = [name for name in values if not present.get(name)]
             end_of_line = "" if not text or text.endswith("\n") else "\n"
-            opened.write(end_of_line + "".join(f"{name}={VALUES[name]()}\n" for name in missing))
+            opened.write(end_of_line + "".join(f"{name}={values[name]()}\n" for name in missing))
     except OSError as error:
         raise SetupError(f"{file} cannot be written ({error.strerror}): correct its permissions") from error
     return missing
+
+
+def _require_lake(file: Path, present: Mapping[str, str], values: Mapping[str, Callable[[], str]]) -> None:
+    """Refuse a store that would stay empty."""
+    name = "SLUICE_LAKE"
+    if name in values and present.get(name) not in (None, "", values[name]()):
+        raise SetupError(
+            f"{name} is {present[name]} in {file.name}: take it out to have the lake in the store, or leave --store"
+        )
 
 
 def variables(text: str) -> dict[str, str]:

@@ -16,13 +16,15 @@ import psycopg
 import pytest
 import sqlalchemy
 import yaml
+from pyarrow.fs import S3FileSystem
 
 from include.containers import compose_env, migrate
 from include.control import commands
 from include.control.commands import Action, Command
 from include.control.store import database
-from include.local import postgresql
-from include.settings import settings
+from include.errors import SetupError
+from include.local import object_store, postgresql
+from include.settings import from_environment, settings
 from tests.conftest import ROOT, free_port
 from tests.support.waiting import wait_until
 
@@ -39,8 +41,8 @@ KNOWN_BY = {
     "AIRFLOW_DATABASE_PASSWORD": AIRFLOW | {"postgres"},
     "AIRFLOW_FERNET_KEY": AIRFLOW,
     "AIRFLOW_JWT_SECRET": AIRFLOW,
-    "AWS_ACCESS_KEY_ID": PLATFORM,
-    "AWS_SECRET_ACCESS_KEY": PLATFORM,
+    "AWS_ACCESS_KEY_ID": PLATFORM | {"store"},
+    "AWS_SECRET_ACCESS_KEY": PLATFORM | {"store"},
     "CONTROL_DATABASE_PASSWORD": {"postgres", "control-migrate"},
     "CONTROL_DRIVER_PASSWORD": {"postgres", "spark-worker-1", "spark-worker-2"},
     "CONTROL_SUPERVISOR_PASSWORD": AIRFLOW | {"postgres"},
@@ -65,17 +67,18 @@ NOT_PASSED_ON = {
     ),
 }
 # What the comments of `.env.example` name beside the settings.
-FOR_STORES = {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_GLUE", "AWS_REGION"}
+FOR_STORES = {"AWS_ALLOW_HTTP", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_GLUE", "AWS_REGION"}
 OF_EXAMPLES = {"SLUICE_EVENTS_PER_SECOND"}
 
 
 def test_every_image_is_built_here_on_a_base_with_a_version():
-    assert {service["image"] for service in SERVICES.values()} == {"sluice", "sluice-postgres"}
+    assert {service["image"] for service in SERVICES.values()} == {"sluice", "sluice-postgres", "sluice-store"}
     assert all("build" in service for service in SERVICES.values())
     dockerfile = (ROOT / "Dockerfile").read_text()
     stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.MULTILINE)
     bases = set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) - {*stages}
-    assert bases == {"debian:bookworm-slim"}
+    assert bases == {"debian:bookworm-slim", "golang:1.26-bookworm"}
+    assert f"{object_store.MODULE}@{object_store.VERSION}" in dockerfile
 
 
 def test_the_image_has_the_files_that_its_steps_need_before_it_has_all(tmp_path: Path):
@@ -135,7 +138,7 @@ def test_no_service_runs_as_root_or_writes_outside_of_its_volumes():
     dockerfile = (ROOT / "Dockerfile").read_text()
     postgres, _, others = dockerfile.partition(" AS sluice")
     assert re.findall(r"^USER (\S+)$", postgres, re.MULTILINE) == ["postgres"]
-    assert re.findall(r"^USER (\S+)$", others, re.MULTILINE) == ["sluice"]
+    assert re.findall(r"^USER (\S+)$", others, re.MULTILINE) == ["sluice", "store"]
     for name, service in SERVICES.items():
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
@@ -212,6 +215,67 @@ def test_the_command_writes_secrets_that_only_their_owner_can_read_and_keeps_tho
     assert file.read_text().startswith("OTHER=1\nSPARK_AUTH_SECRET=mine\nAIRFLOW_JWT_SECRET=\nAIRFLOW_ADMIN_PASSWORD=")
     assert file.stat().st_mode & 0o777 == 0o600
     assert compose_env.complete(file) == []
+
+
+def test_a_lake_in_the_store_is_chosen_for_a_platform_that_has_none_elsewhere(tmp_path: Path):
+    file = tmp_path / ".env"
+    compose_env.complete(file)
+    assert compose_env.complete(file, compose_env.VALUES | compose_env.STORE) == list(compose_env.STORE)
+    values = compose_env.variables(file.read_text())
+    assert (values["COMPOSE_PROFILES"], SERVICES["store"]["profiles"]) == ("store", ["store"])
+    assert from_environment({**values, "SLUICE_HOME": str(tmp_path)}).lake == "s3a://sluice/lake"
+    # By an older build, which knew nothing of it, nothing has changed.
+    assert compose_env.complete(file) == []
+
+    file.write_text("SLUICE_LAKE=s3a://ours/lake\n")
+    with pytest.raises(SetupError, match="SLUICE_LAKE is s3a://ours/lake in .env: take it out"):
+        compose_env.complete(file, compose_env.VALUES | compose_env.STORE)
+    assert file.read_text() == "SLUICE_LAKE=s3a://ours/lake\n"
+
+
+@pytest.fixture
+def store_address(tmp_path: Path) -> Iterator[str]:
+    """What the container `store` runs, without a container."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "versitygw").symlink_to(object_store.fetch())
+    secrets = tmp_path / "secrets"
+    compose_env.write_files(secrets, {"AWS_ACCESS_KEY_ID": "sluice", "AWS_SECRET_ACCESS_KEY": "a $ecret 'key'"})
+    address = f"127.0.0.1:{free_port()}"
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "SLUICE_SECRETS": str(secrets),
+        "STORE_DATA": str(tmp_path / "data"),
+        "STORE_ADDRESS": address,
+    }
+    with (tmp_path / "log").open("wb") as log:
+        command = ["sh", str(ROOT / "containers" / "store.sh")]
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        wait_until(lambda: is_open(address) or server.poll() is not None, 60, (tmp_path / "log").read_text)
+        yield address
+    finally:
+        server.kill()
+        server.wait()
+
+
+def is_open(address: str) -> bool:
+    host, port = address.split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+def test_the_store_has_the_bucket_of_the_lake_for_who_knows_the_mounted_keys(store_address: str, tmp_path: Path):
+    def client(secret: str) -> S3FileSystem:
+        endpoint = f"http://{store_address}"
+        return S3FileSystem(access_key="sluice", secret_key=secret, region="us-east-1", endpoint_override=endpoint)
+
+    lake = f"{compose_env.STORE['SLUICE_LAKE']().removeprefix('s3a://')}"
+    with client("a $ecret 'key'").open_output_stream(f"{lake}/x") as stream:
+        stream.write(b"rows")
+    assert (tmp_path / "data" / lake / "x").read_bytes() == b"rows"
+    with pytest.raises(OSError, match="SIGNATURE|Forbidden|403|ACCESS"):
+        client("another").open_input_stream(f"{lake}/x")
 
 
 def test_each_secret_of_yesterday_gets_a_file_that_containers_can_read_and_other_users_cannot_reach(tmp_path: Path):
