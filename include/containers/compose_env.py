@@ -87,7 +87,8 @@ def _require_lake(file: Path, present: Mapping[str, str], values: Mapping[str, C
     name = "SLUICE_LAKE"
     if name in values and present.get(name) not in (None, "", values[name]()):
         raise SetupError(
-            f"{name} is {present[name]} in {file.name}: take it out to have the lake in the store, or leave --store"
+            f"{name} is {present[name]} in {file.name}, so the store would stay empty: take that line out, or leave "
+            "STORE=1 out"
         )
 
 

@@ -224,11 +224,10 @@ def test_a_lake_in_the_store_is_chosen_for_a_platform_that_has_none_elsewhere(tm
     values = compose_env.variables(file.read_text())
     assert (values["COMPOSE_PROFILES"], SERVICES["store"]["profiles"]) == ("store", ["store"])
     assert from_environment({**values, "SLUICE_HOME": str(tmp_path)}).lake == "s3a://sluice/lake"
-    # By an older build, which knew nothing of it, nothing has changed.
     assert compose_env.complete(file) == []
 
     file.write_text("SLUICE_LAKE=s3a://ours/lake\n")
-    with pytest.raises(SetupError, match="SLUICE_LAKE is s3a://ours/lake in .env: take it out"):
+    with pytest.raises(SetupError, match="SLUICE_LAKE is s3a://ours/lake in .env, so the store would stay empty"):
         compose_env.complete(file, compose_env.VALUES | compose_env.STORE)
     assert file.read_text() == "SLUICE_LAKE=s3a://ours/lake\n"
 
