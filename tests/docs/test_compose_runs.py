@@ -24,6 +24,7 @@ NAME_SECONDS = 60
 NAMES = {"STARTING", "STUCK", "BACKING OFF"}
 # More than a lease lasts.
 AWAY_SECONDS = 60
+POSTGRES_PORT, HALF_OPEN_SECONDS = 5432, 40
 START_SECONDS, RECOVERY_SECONDS, DRAIN_SECONDS = 1_800, 600, 600
 GOLD = """
 from include import catalog
@@ -189,6 +190,36 @@ def test_a_worker_that_is_cut_off_beyond_its_lease_ends_its_driver_and_loses_and
     platform.network("connect", host)
     platform.send_and_wait(RECOVERY_SECONDS)
     assert host not in platform.driver_hosts()
+    platform.require_exact_rows()
+
+
+@only_in_full_runs
+def test_a_database_that_answers_a_worker_no_more_for_40_seconds_loses_and_doubles_no_row(platform, recovery):
+    platform.send_and_wait(RECOVERY_SECONDS)
+    [host] = platform.driver_hosts()
+    with platform.half_open(host, POSTGRES_PORT):
+        with recovery("its state has a name"):
+            assert wait_for_its_name(platform) in NAMES
+        platform.send()
+        sleep_through(HALF_OPEN_SECONDS)
+    with recovery("a half open connection, until rows arrive"):
+        platform.send_and_wait(RECOVERY_SECONDS)
+    platform.require_exact_rows()
+
+
+@only_in_full_runs
+def test_a_scheduler_that_is_killed_restarts_no_flow(platform, recovery):
+    platform.send_and_wait(RECOVERY_SECONDS)
+    before = platform.leases()
+    platform.compose("kill", "airflow-scheduler")
+    with recovery("without a scheduler"):
+        platform.send_and_wait(RECOVERY_SECONDS)
+    sleep_through(AWAY_SECONDS)
+    platform.send_and_wait(RECOVERY_SECONDS)
+    platform.start("airflow-scheduler", RECOVERY_SECONDS)
+    platform.send_and_wait(RECOVERY_SECONDS)
+    after = platform.leases()
+    assert {flow: after[flow] for flow in (BRONZE, SILVER)} == {flow: before[flow] for flow in (BRONZE, SILVER)}
     platform.require_exact_rows()
 
 

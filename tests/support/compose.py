@@ -3,6 +3,8 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -122,6 +124,18 @@ class Platform:
         """verb: `disconnect` or `connect`."""
         names = ["--alias", service] if verb == "connect" else []
         _docker("network", verb, *names, f"{self.name}_default", f"{self.name}-{service}-1")
+
+    @contextmanager
+    def half_open(self, service: str, port: int) -> Iterator[None]:
+        """Nothing that the container sends to this port arrives during the block, and nothing refuses it. As root."""
+        process = _docker("inspect", "--format", "{{.State.Pid}}", f"{self.name}-{service}-1").strip()
+        rule = ("OUTPUT", "--protocol", "tcp", "--dport", str(port), "--jump", "DROP")
+        firewall = ("nsenter", "--target", process, "--net", "iptables")
+        subprocess.run([*firewall, "--append", *rule], check=True, timeout=60)
+        try:
+            yield
+        finally:
+            subprocess.run([*firewall, "--delete", *rule], check=True, timeout=60)
 
     def drivers_on(self, service: str) -> list[str]:
         """The command lines of drivers in the container of a worker. It answers also without a network."""
