@@ -20,6 +20,7 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from benchmarks.jobs.sluice import TABLES
+from benchmarks.small_batches import BEFORE
 from benchmarks.support import readings
 from benchmarks.support.engine import Engine, broker, homes, place
 from benchmarks.support.measure import OURS, Figure, Row, Spent, cpu_figure, record, spend
@@ -29,7 +30,7 @@ from include.errors import FlowBroken, report
 from include.local.broker import create_topic
 
 RATES = (20, 500, 5_000)
-STOCK, BEFORE = "stock, three jobs", "the other checkout"
+STOCK = "stock, three jobs"
 LOOK_SECONDS = 0.5
 SETTLE_SECONDS = 30
 

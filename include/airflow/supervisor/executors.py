@@ -49,7 +49,10 @@ def scale_all(engine: Engine, tables: Catalog) -> None:
             decisions[driver] = decision
             logs.info(f"driver '{driver}' is to have {decision.size} executors: {decision.words}")
     if settings().rebalance:
-        _move_flow(engine, tables, decisions)
+        try:
+            _move_flow(engine, tables, decisions)
+        except Exception as error:
+            logs.warning(f"no flow moves to another driver: {error!r}")
 
 
 def _move_flow(engine: Engine, tables: Catalog, decisions: Mapping[str, Decision]) -> None:

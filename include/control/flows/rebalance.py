@@ -64,6 +64,6 @@ def _moves(driver: str, decisions: Mapping[str, Decision], movable: Container[st
 
 def _room(decision: Decision) -> float:
     """The executors that the driver may have and has not needed for some time."""
-    if decision.reason not in HAS_ROOM or not decision.verdict.is_known or decision.verdict.has_backlog:
+    if decision.reason not in HAS_ROOM or decision.verdict.has_backlog:
         return 0.0
     return decision.inputs.most - greatest_need(decision.verdicts)

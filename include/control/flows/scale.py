@@ -156,7 +156,7 @@ class Decision:
 def scale(observed: Observed) -> Decision:
     """More after two verdicts that agree; fewer only after a quiet time; otherwise the size stays."""
     costs = {load.flow: cost_of(load, observed.cores) for load in observed.loads}
-    need = sum(needs(observed).values())
+    need = sum(_useful(load, costs[load.flow], observed) for load in observed.loads)
     is_known = all(load.backlog is not None and load.arrivals is not None for load in observed.loads)
     is_known &= all(costs[load.flow] or not _has_backlog(load) for load in observed.loads)
     verdict = Verdict(0.0, need, any(map(_has_backlog, observed.loads)), is_known)

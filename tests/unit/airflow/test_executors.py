@@ -17,6 +17,7 @@ from include.control.flows.scale import Batch, Load, Reason
 from include.control.leases import lease
 from include.control.store import database
 from include.control.store.schema import audits, scale_decisions
+from include.errors import UsageError
 from include.lake import locations
 from include.monitoring import load, query_progress
 from include.settings import settings
@@ -139,3 +140,15 @@ def test_a_flow_that_a_person_has_moved_stays_where_it_is(control: Engine, lack,
 def test_flows_move_only_where_a_person_has_switched_that_on(control: Engine, lack):
     lack()
     assert moves(control) == []
+
+
+def test_a_move_that_fails_leaves_the_sizes_and_the_rest_of_the_supervisors_work(
+    control: Engine, lack, monkeypatch, caplog
+):
+    def fail(*_: object) -> None:
+        raise UsageError("its file is gone")
+
+    monkeypatch.setattr(commands, "execute", fail)
+    lack(SLUICE_REBALANCE="on")
+    assert "no flow moves to another driver: UsageError('its file is gone')" in caplog.text
+    assert sizes(control) == {"main": 2, "other": 4}
