@@ -156,6 +156,10 @@ class Catalog:
         """The driver that runs the flow: the declared one, unless somebody has moved it."""
         return self.placements.get(flow.flow, flow.driver)
 
+    def driver_for(self, table: Table) -> str:
+        """The driver that is asked for jobs of the table: that of its first flow, if it has flows."""
+        return self.driver_of(table.flows[0]) if table.flows else table.driver
+
 
 def _lookup(kind: str, name: str, options: dict[str, T]) -> T:
     if name not in options:

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from include import catalog, logs
 from include.airflow.run import Run
-from include.control.flows import queue
+from include.control.flows import placements, queue
 from include.control.flows.queue import JobStatus
 from include.control.jobs import all_kinds
 from include.control.store import database
@@ -31,8 +31,9 @@ WHERE_PARAM = Param(
 
 
 class InDriver(BaseBranchOperator):
-    """Requests the job that the task `plan` has planned from the table's driver, and waits deferred. If the driver
-    cannot do it, `fallback_task` follows. If nothing was planned, the following tasks are skipped.
+    """Requests the job that the task `plan` has planned from the driver of the table's flow, and waits deferred.
+
+    If the driver cannot do it, `fallback_task` follows. If nothing was planned, the following tasks are skipped.
 
     ask: requests the job; gets the result of `plan`, and returns the number of the job, or why no driver does it.
     done_task: follows if the driver has done the job. A cleared or killed task does no harm: the driver continues.
@@ -42,7 +43,7 @@ class InDriver(BaseBranchOperator):
         self,
         *,
         kind: str,
-        ask: Callable[[Engine, Table, Any, str], int | str],
+        ask: Callable[[Engine, Table, str, Any, str], int | str],
         fallback_task: str,
         done_task: str | None = None,
         **operator_kwargs: Any,
@@ -58,10 +59,13 @@ class InDriver(BaseBranchOperator):
             return self.do_branch(context, None)
         if context["params"]["where"] == "job":
             return self._fall_back(context, "a job was asked for")
-        table, engine = catalog.load().table(Run.of(context).table), database.connect(settings().control_url)
-        asked = self.ask(engine, table, planned, context["run_id"])
+        engine = database.connect(settings().control_url)
+        tables = placements.place(engine, catalog.load())
+        table = tables.table(Run.of(context).table)
+        driver = tables.driver_for(table)
+        asked = self.ask(engine, table, driver, planned, context["run_id"])
         if not isinstance(asked, str):
-            logs.info(f"{self.kind} {asked} is asked of driver '{table.driver}'")
+            logs.info(f"{self.kind} {asked} is asked of driver '{driver}'")
             self._wait(asked)
         return self._fall_back(context, asked)
 

@@ -41,7 +41,7 @@ class Driver:
     """How the driver of the table's flow is asked to do the job, before a spark-submit. See `InDriver`."""
 
     kind: str
-    ask: Callable[[Engine, Table, Any, str], int | str]
+    ask: Callable[[Engine, Table, str, Any, str], int | str]
 
 
 @dataclass(frozen=True)

@@ -77,11 +77,11 @@ def _preview(name: str, form: dict[str, Any], range_of: Callable[[Table], Slice]
     return lines
 
 
-def ask_for_backfill(engine: Engine, table: Table, planned: dict[str, str], run_id: str) -> int | str:
-    """Requests a backfill of the range that `plan_backfill` has returned from the table's driver."""
+def ask_for_backfill(engine: Engine, table: Table, driver: str, planned: dict[str, str], run_id: str) -> int | str:
+    """Requests a backfill of the range that `plan_backfill` has returned from the driver of the table's flow."""
     range_ = ranges.parse_slice(table, planned["from"] or None, planned["to"] or None)
-    number = backfills.request(engine, table.name, range_, run_id, table.driver)
-    return f"driver '{table.driver}' does not run" if number is None else number
+    number = backfills.request(engine, table.name, range_, run_id, driver)
+    return f"driver '{driver}' does not run" if number is None else number
 
 
 FULL_REFRESH = "full refresh"

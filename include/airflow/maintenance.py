@@ -71,16 +71,16 @@ def _record(
             audit.record(connection, requester, MAINTAIN, table, form["reason"], result, has_effect)
 
 
-def ask_for_window(engine: Engine, table: Table, number: int, _run_id: str) -> int | str:
-    """Requests the planned window from the table's driver, unless it would rewrite too much."""
+def ask_for_window(engine: Engine, table: Table, driver: str, number: int, _run_id: str) -> int | str:
+    """Requests the planned window from the driver of the table's flow, unless it would rewrite too much."""
     bytes_rewritten = store.get(engine, Window, number).bytes_rewritten
     if bytes_rewritten > MOST_BYTES_REWRITTEN:
         return (
             f"a driver rewrites {MOST_BYTES_REWRITTEN / 2**20:.0f} MB at most, "
             f"and this is {bytes_rewritten / 2**20:,.0f} MB"
         )
-    is_asked = queue.request(engine, job_id.window(number), table.driver)
-    return number if is_asked else f"driver '{table.driver}' does not run"
+    is_asked = queue.request(engine, job_id.window(number), driver)
+    return number if is_asked else f"driver '{driver}' does not run"
 
 
 def _settle_held_back(engine: Engine, table: Table, surveys: list[TableSurvey]) -> None:

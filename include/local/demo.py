@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 
 from include import catalog
 from include.catalog import Catalog
+from include.control.flows import placements
 from include.control.leases.process import Process
 from include.control.store import database
 from include.delta import stored_table
@@ -62,7 +63,7 @@ def _steps(tables: Catalog, table: Table, platform: Platform) -> Iterator[tuple[
     name = f"--topic {record['topic']} --partition {record['partition']} --offset {record['offset']}"
     yield f"Its way: {_way_words(way)}.", f"explain {name}"
     yield f"Bad rows wait with their reason. {_quarantined(table)}", f"quarantine {table.name}"
-    yield f"A driver dies, and nothing is lost. {_killed(table)}", f"verify {table.name}"
+    yield f"A driver dies, and nothing is lost. {_killed(tables, table)}", f"verify {table.name}"
     url = Airflow(settings(), platform, {}).url
     yield f"Look around: {url} is Airflow.", "status", "graph"
 
@@ -126,37 +127,36 @@ def _quarantined(table: Table) -> str:
     return f"{sample.total or sample.counted:,} are in {table.quarantine}; the newest ({place}) broke {rules}."
 
 
-def _killed(table: Table) -> str:
+def _killed(tables: Catalog, table: Table) -> str:
     """Kills the driver of the table's flow as a crash would, and waits until its successor has committed."""
     engine = database.connect(settings().control_url)
-    handle = launched(engine).get(table.driver)
+    name = placements.place(engine, tables).driver_for(table)
+    handle = launched(engine).get(name)
     driver = Process.from_json(handle) if handle else None
     if driver is None or not driver.is_alive:
-        raise SetupError(f"driver '{table.driver}' does not run: {UP}")
+        raise SetupError(f"driver '{name}' does not run: {UP}")
     begun_at, version = time.monotonic(), DeltaLog(locations.table_path(table.name)).newest
     os.kill(driver.pid, signal.SIGKILL)
-    print(
-        f"{INDENT}(driver '{table.driver}', process {driver.pid}, was killed; Airflow looks every minute)", flush=True
-    )
-    successor = _wait_for_successor(engine, table, handle, version)
+    print(f"{INDENT}(driver '{name}', process {driver.pid}, was killed; Airflow looks every minute)", flush=True)
+    successor = _wait_for_successor(engine, table, name, handle, version)
     seconds = time.monotonic() - begun_at
     [result, *_] = verify.lines(verify.verify(table))
     return (
-        f"Process {driver.pid} of driver '{table.driver}' was killed, and {seconds:.0f} s later process "
+        f"Process {driver.pid} of driver '{name}' was killed, and {seconds:.0f} s later process "
         f"{successor.pid} had written the next batch. {result}."
     )
 
 
-def _wait_for_successor(engine: Engine, table: Table, handle: str | None, version: int) -> Process:
+def _wait_for_successor(engine: Engine, table: Table, driver: str, handle: str | None, version: int) -> Process:
     log = locations.table_path(table.name)
     platform = Platform(settings().home)
-    timer = StallTimer(RESTART_SECONDS, lambda: (launched(engine), platform.logged_bytes(f"driver-{table.driver}")))
+    timer = StallTimer(RESTART_SECONDS, lambda: (launched(engine), platform.logged_bytes(f"driver-{driver}")))
     while True:
-        current = launched(engine).get(table.driver)
+        current = launched(engine).get(driver)
         if current and current != handle and not missing_flows(engine) and DeltaLog(log).newest > version:
             return Process.from_json(current)
         if timer.is_over:
-            raise SetupError(f"driver '{table.driver}' did not come back: `sluice status` says why")
+            raise SetupError(f"driver '{driver}' did not come back: `sluice status` says why")
         time.sleep(0.5)
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, select
 from include import catalog
 from include.airflow import dags as airflow_dags
 from include.airflow import maintenance
-from include.control.flows import queue
+from include.control.flows import placements, queue
 from include.control.jobs import store, windows
 from include.control.jobs.windows import TableSize, Window
 from include.control.lease_renewer import LeaseRenewer
@@ -75,13 +75,15 @@ def test_many_small_files_become_one_in_a_window_that_lands_in_the_calendar(tmp_
     assert DeltaTable(str(path)).count() == sum(range(FILE_COUNT + 1))
 
 
-def test_the_driver_of_the_table_is_asked_first_and_no_job_is_submitted_where_it_does_it(tmp_path, dags, at_home):
+def test_the_driver_that_a_flow_has_moved_to_is_asked_first_and_no_job_is_submitted(tmp_path, dags, at_home):
     config = from_environment({"SLUICE_HOME": str(tmp_path), "SLUICE_JARS": os.environ["SLUICE_JARS"]})
     path = locations.table_path(BRONZE, config)
     write_small_files(path)
     at_home(config)
     engine = database.connect(config.control_url)
-    renewer = LeaseRenewer(engine, Holder.here("main", os.getpid()), 30, lambda reason: os.abort())
+    renewer = LeaseRenewer(engine, Holder.here("other", os.getpid()), 30, lambda reason: os.abort())
+    with database.transaction(engine) as connection:
+        placements.move(connection, catalog.load().flow(BRONZE), "other")
 
     def run_window() -> None:
         wait_until(lambda: queue.claim(engine, job_id.window(1)), 120)
@@ -92,7 +94,7 @@ def test_the_driver_of_the_table_is_asked_first_and_no_job_is_submitted_where_it
         windows.close(engine, 1, table_survey.survey(engine, catalog.load().table(BRONZE), catalog.load())[0].shape)
         renewer.give_back([lease.window_lease(BRONZE)])
 
-    renewer.take([lease.driver_lease("main")])
+    renewer.take([lease.driver_lease("other")])
     renewer.start()
     try:
         driver = threading.Thread(target=run_window)
@@ -121,7 +123,7 @@ def home(tmp_path: Path, monkeypatch) -> Iterator[Engine]:
 def test_a_window_that_rewrites_more_than_a_driver_should_is_not_asked_of_one(home: Engine):
     table, most = catalog.load().table(BRONZE), maintenance.MOST_BYTES_REWRITTEN
     numbers = [windows.plan(home, BRONZE, "ada", "why", True, size) for size in (most, most + 2**20)]
-    answers = [maintenance.ask_for_window(home, table, number, "") for number in numbers]
+    answers = [maintenance.ask_for_window(home, table, table.driver, number, "") for number in numbers]
     # The driver of the first one does not run.
     assert answers == [
         f"driver '{table.driver}' does not run",
