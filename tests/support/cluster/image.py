@@ -17,6 +17,12 @@ from tests.support.waiting import wait_until
 
 BASE, IMAGE = "debian:bookworm-slim", "docker.io/library/sluice:test"
 SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
+# What slim images leave out of all packages, and their settings of APT, by which it keeps nothing.
+SLIM = ("usr/share/doc", "usr/share/info", "usr/share/locale", "usr/share/man")
+KEEP_NOTHING = """DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb"; };
+Dir::Cache::pkgcache "";
+Dir::Cache::srcpkgcache "";
+"""
 AUTHORITIES = Path("/usr/local/share/ca-certificates")
 BUILD_SECONDS, EXPORT_SECONDS = 3_600, 900
 
@@ -85,13 +91,26 @@ def _require_base(directory: Path, docker: list[str]) -> None:
         (root / "etc/apt/sources.list").write_text("")
         for authority in AUTHORITIES.glob("*.crt"):
             shutil.copy(authority, root / AUTHORITIES.relative_to("/"))
-        _run(["chroot", str(root), "update-ca-certificates"], 120)
+        _run(["chroot", str(root), "env", "TMPDIR=/tmp", "update-ca-certificates"], 120)
         (root / "etc/pip.conf").write_text("[global]\ncert = /etc/ssl/certs/ca-certificates.crt\n")
+        _slim(root)
     archive = directory / "base.tar"
     _run(["tar", "-C", str(root), "-cf", str(archive), "."], 300)
     authorities = "ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt"
     _run([*docker, "import", "--change", authorities, str(archive), BASE], 300)
     archive.unlink()
+
+
+def _slim(root: Path) -> None:
+    """Take out what the published image lacks, too, so that sizes are those of an image built on it."""
+    for name in SLIM:
+        shutil.rmtree(root / name, ignore_errors=True)
+    excluded = "".join(f"path-exclude /{name}/*\n" for name in SLIM)
+    (root / "etc/dpkg/dpkg.cfg.d/slim").write_text(excluded)
+    (root / "etc/apt/apt.conf.d/slim").write_text(KEEP_NOTHING)
+    for name in ("var/cache/apt", "var/lib/apt/lists", "var/log"):
+        shutil.rmtree(root / name)
+        (root / name).mkdir()
 
 
 def _run(command: list[str], timeout_seconds: float) -> None:
