@@ -1,6 +1,7 @@
 """docker-compose.yaml starts the platform from a clone, shows no secret, and what is killed loses and doubles no row.
 
 It needs a Docker engine with Compose 2 that can build the images: 10 GB of disk, 16 GB of memory and some minutes.
+With SLUICE_TEST_LAKE=s3, the lake is in the S3 store of the file, behind a proxy.
 """
 
 import subprocess
@@ -10,13 +11,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import pytest
 
 from include.containers import compose_env
 from tests.conftest import free_port
 from tests.support import checkout
-from tests.support.compose import BRONZE, SILVER, TABLES, Platform, has_engine
+from tests.support.compose import (
+    BRONZE,
+    SILVER,
+    SLOW_CLOCK,
+    SLOW_FROM,
+    SLOW_WORKER,
+    STORE_PROXY,
+    TABLES,
+    WORKERS,
+    Platform,
+    has_engine,
+)
 from tests.support.flows import only_in_full_runs
+from tests.support.s3 import object_lake
 from tests.support.waiting import sleep_through, wait_until
 
 # Within which a fault has a name.
@@ -51,13 +65,14 @@ def platform(tmp_path_factory) -> Iterator[Platform]:
     platform = Platform(directory, f"sluice-test-{uuid.uuid4().hex[:8]}")
     planted = [f"{name}=planted{uuid.uuid4().hex}" for name in compose_env.GIVEN]
     ports = [f"SLUICE_{service}_PORT={free_port()}" for service in ("AIRFLOW", "SPARK")]
-    (directory / ".env").write_text("\n".join([*planted, *ports, ""]))
-    subprocess.run(["make", "compose-env"], cwd=directory, check=True, timeout=60)
+    store = ["AWS_ENDPOINT_URL=http://store-proxy:7070"] if object_lake.IS_USED else []
+    (directory / ".env").write_text("\n".join([*planted, *ports, *store, ""]))
+    subprocess.run(["make", "compose-env", *(["STORE=1"] if store else [])], cwd=directory, check=True, timeout=60)
     try:
-        platform.compose("up", "--detach", "--build", timeout_seconds=START_SECONDS)
-        yield platform
+        with platform.changed(STORE_PROXY if store else {}):
+            yield platform
     finally:
-        platform.compose("down", "--volumes", "--timeout", "5")
+        platform.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
 
 
 @pytest.fixture
@@ -72,6 +87,9 @@ def recovery(capsys) -> Callable[[str], Any]:
             print(f"\n{subject}: {time.monotonic() - began_at:.0f} s", flush=True)
 
     return measure
+
+
+with_a_store = pytest.mark.skipif(not object_lake.IS_USED, reason="the lake of this run is in a volume")
 
 
 def wait_for_its_name(platform: Platform) -> str:
@@ -125,7 +143,7 @@ def test_no_secret_is_in_what_the_engine_shows_of_containers_in_their_logs_or_in
     for place, text in platform.shown_by_the_engine().items():
         assert witness in text, place
         assert [name for name, value in secrets.items() if value in text] == [], place
-    for service in ("supervisor-watchdog", "spark-worker-1", "spark-worker-2"):
+    for service in ("supervisor-watchdog", *WORKERS):
         files = platform.compose("exec", "--no-TTY", service, "sh", "-c", f"{SEARCH}true", "sh", witness)
         assert files.split() == ["/var/lib/sluice/tmp/witness"], service
     configuration = platform.compose("config")
@@ -183,6 +201,21 @@ def test_a_worker_that_is_killed_has_a_name_and_loses_and_doubles_no_row(platfor
 
 
 @only_in_full_runs
+def test_an_executor_that_is_killed_within_a_batch_loses_and_doubles_no_row(platform, recovery):
+    platform.send_and_wait(RECOVERY_SECONDS)
+    platform.send(range(SLOW_FROM, SLOW_FROM + 100))
+    wait_until(lambda: platform.has_all(BRONZE), RECOVERY_SECONDS, platform.details, 1)
+    # What computes now is the batch of the other table.
+    busy: list[psutil.Process] = []
+    wait_until(lambda: busy.extend(filter(None, [platform.busy_executor()])) or busy, RECOVERY_SECONDS)
+    busy[0].kill()
+    assert not platform.has_all(SILVER), "its batch was over before"
+    with recovery("an executor that was killed"):
+        platform.send_and_wait(RECOVERY_SECONDS)
+    platform.require_exact_rows()
+
+
+@only_in_full_runs
 def test_a_worker_that_is_cut_off_beyond_its_lease_ends_its_driver_and_loses_and_doubles_no_row(platform, recovery):
     platform.send_and_wait(RECOVERY_SECONDS)
     [host] = platform.driver_hosts()
@@ -209,6 +242,55 @@ def test_a_database_that_answers_a_worker_no_more_for_40_seconds_loses_and_doubl
             assert wait_for_its_name(platform) in NAMES
         sleep_through(HALF_OPEN_SECONDS - (time.monotonic() - began_at))
     with recovery("a half open connection, until rows arrive"):
+        platform.send_and_wait(RECOVERY_SECONDS)
+    platform.require_exact_rows()
+
+
+@only_in_full_runs
+def test_workers_with_clocks_a_fifth_slow_lose_and_double_no_row_if_one_is_cut_off(platform, recovery):
+    (platform.directory / "slow-clock.Dockerfile").write_text(SLOW_CLOCK)
+    with platform.changed(dict.fromkeys(WORKERS, SLOW_WORKER)):
+        platform.send_and_wait(START_SECONDS)
+        [host] = platform.driver_hosts()
+        assert platform.seconds_of_a_wait(host, 20) - platform.seconds_of_a_wait(host, 0) > 23
+        platform.network("disconnect", host)
+        with recovery("a worker with a slow clock that is cut off, until rows arrive"):
+            platform.send_and_wait(RECOVERY_SECONDS)
+        wait_until(lambda: not platform.drivers_on(host), RECOVERY_SECONDS, platform.details, 2)
+        platform.network("connect", host)
+        platform.send_and_wait(RECOVERY_SECONDS)
+        assert host not in platform.driver_hosts()
+        platform.require_exact_rows()
+    platform.compose("up", "--detach", timeout_seconds=START_SECONDS)
+    platform.send_and_wait(START_SECONDS)
+    platform.require_exact_rows()
+
+
+@only_in_full_runs
+@with_a_store
+def test_a_store_that_answers_every_tenth_request_with_503_loses_and_doubles_no_row(platform, recovery):
+    platform.send_and_wait(RECOVERY_SECONDS)
+    platform.compose("kill", "--signal", "SIGUSR1", "store-proxy")
+    with recovery("a store that refuses every tenth request"):
+        for _ in range(3):
+            platform.send_and_wait(RECOVERY_SECONDS)
+    platform.compose("kill", "--signal", "SIGUSR2", "store-proxy")
+    platform.send_and_wait(RECOVERY_SECONDS)
+    platform.require_exact_rows()
+
+
+@only_in_full_runs
+@with_a_store
+def test_a_store_that_is_away_for_a_minute_loses_and_doubles_no_row(platform, recovery):
+    platform.send_and_wait(RECOVERY_SECONDS)
+    platform.compose("stop", "store")
+    stopped_at = time.monotonic()
+    platform.send()
+    with recovery("its state has a name"):
+        wait_until(lambda: platform.state() != "HEALTHY", NAME_SECONDS, platform.details, 1)
+    sleep_through(AWAY_SECONDS - (time.monotonic() - stopped_at))
+    platform.start("store", RECOVERY_SECONDS)
+    with recovery("a store that was away for a minute"):
         platform.send_and_wait(RECOVERY_SECONDS)
     platform.require_exact_rows()
 

@@ -1,20 +1,30 @@
 """A platform that `docker compose up` has started from a copy of this checkout, with what tests ask of it."""
 
 import json
+import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
 
 from include.containers import compose_env
 from tests.support.waiting import wait_until
 
 # A container that no test ends.
 SHELL = "supervisor-watchdog"
+WORKERS = ("spark-worker-1", "spark-worker-2")
+EXECUTOR = "CoarseGrainedExecutorBackend"
 BRONZE, SILVER = "bronze.numbers", "silver.squares"
+# A number from here on costs an executor tenths of a second, so that it can be ended in the middle of a batch.
+SLOW_FROM = 1_000_000
 TABLES = {
     "bronze/numbers.py": """from include.spec import Kafka, Table
 
@@ -28,30 +38,53 @@ TABLE = Table(
     source=Delta("bronze.numbers"),
     schema="number BIGINT, square BIGINT",
     transform='''
-        SELECT number, number * number AS square
+        SELECT
+            number,
+            number * number
+            + aggregate(sequence(1, IF(number < SLOW_FROM, 1, 4000000)), 0L, (sum, x) -> sum + x, sum -> sum % 1)
+            AS square
         FROM (SELECT CAST(CAST(value AS STRING) AS BIGINT) AS number FROM source)
     ''',
     interval_seconds=1,
 )
-""",
+""".replace("SLOW_FROM", str(SLOW_FROM)),
+}
+# In front of the store. Its process and its place in the network are those of a service.
+STORE_PROXY = {
+    "store-proxy": {
+        "image": "sluice",
+        "command": "python -m tests.support.s3.compose_proxy",
+        "init": True,
+        "restart": "unless-stopped",
+        "volumes": ["./tests:/opt/sluice/tests:ro"],
+    }
+}
+# A second of a slow worker lasts a quarter longer, by each of its clocks and in each wait.
+SLOW_CLOCK = """
+FROM sluice AS sluice
+USER root
+RUN apt-get update && apt-get install --yes --no-install-recommends libfaketime \\
+    && ln -s /usr/lib/*/faketime/libfaketimeMT.so.1 /usr/lib/slow-clock.so
+USER sluice
+"""
+SLOW_WORKER = {
+    "image": "sluice-slow-clock",
+    "build": {"dockerfile": "slow-clock.Dockerfile"},
+    "environment": {"LD_PRELOAD": "/usr/lib/slow-clock.so", "FAKETIME": "+0 x0.8"},
 }
 SEND = """
 import os, sys
 from confluent_kafka import Producer
 producer = Producer({"bootstrap.servers": os.environ["SLUICE_KAFKA"], "enable.idempotence": True})
-for number in range(*map(int, sys.argv[1:])):
-    producer.produce("numbers", str(number))
+for number in sys.argv[1:]:
+    producer.produce("numbers", number)
 assert producer.flush(240) == 0
 """
 STORED = """
 import json, os, sys
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
-from include.settings import settings
-try:
-    rows = DeltaTable(f"{settings().home}/lake/{sys.argv[1]}").to_pyarrow_table().to_pylist()
-except TableNotFoundError:
-    rows = []
+from include.delta import stored_table
+table = stored_table.find_table(sys.argv[1])
+rows = table.to_pyarrow_table().to_pylist() if table else []
 values = [[int(row["value"])] if "value" in row else [row["number"], row["square"]] for row in rows]
 print(json.dumps(values), flush=True)
 # On a busy machine, threads of Arrow are still at work, and abort a process that ends as usual.
@@ -77,16 +110,22 @@ def has_engine() -> bool:
 
 @dataclass
 class Platform:
-    """A copy of this checkout, and the name of its project. sent: how many numbers, from 0 on."""
+    """A copy of this checkout, and the name of its project. sent: the numbers in the topic, in order."""
 
     directory: Path
     name: str
-    sent: int = field(default=0)
+    sent: list[int] = field(default_factory=list)
 
     def compose(self, *words: str, timeout_seconds: float = 300) -> str:
         command = ["docker", "compose", "--project-name", self.name, *words]
         result = subprocess.run(
-            command, cwd=self.directory, capture_output=True, text=True, timeout=timeout_seconds, check=False
+            command,
+            cwd=self.directory,
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
         )
         assert result.returncode == 0, f"{words}: {result.stdout[-2_000:]}{result.stderr[-2_000:]}"
         return result.stdout
@@ -101,7 +140,13 @@ class Platform:
         """What a command prints, also if it fails."""
         command = ["docker", "compose", "--project-name", self.name, "exec", "--no-TTY", SHELL, "with-secrets", *words]
         result = subprocess.run(
-            command, cwd=self.directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300
+            command,
+            cwd=self.directory,
+            env=_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
         )
         return result.stdout
 
@@ -119,6 +164,22 @@ class Platform:
     def start(self, service: str, seconds: float) -> None:
         self.compose("start", service)
         wait_until(partial(self.is_well, service), seconds, self.details, 2)
+
+    @contextmanager
+    def changed(self, services: dict[str, Any]) -> Iterator[None]:
+        """Run the platform with more services, or with more keys of those it has, during the block.
+
+        What earlier blocks have changed stays so.
+        """
+        file = self.directory / "docker-compose.override.yaml"
+        before = file.read_text() if file.exists() else "{}"
+        present = yaml.safe_load(before).get("services", {})
+        file.write_text(yaml.safe_dump({"services": present | services}))
+        try:
+            self.compose("up", "--detach", "--build", timeout_seconds=1_800)
+            yield
+        finally:
+            file.write_text(before)
 
     def network(self, verb: str, service: str) -> None:
         """verb: `disconnect` or `connect`."""
@@ -139,11 +200,26 @@ class Platform:
 
     def drivers_on(self, service: str) -> list[str]:
         """The command lines of drivers in the container of a worker. It answers also without a network."""
-        lines = _docker("top", f"{self.name}-{service}-1", "-eo", "pid,args", "-ww").splitlines()
-        return [line for line in lines if "jobs/stream.py" in line]
+        return [line for line in self._processes_of(service) if "jobs/stream.py" in line]
+
+    def seconds_of_a_wait(self, service: str, seconds: float) -> float:
+        """How long a process in the container takes that waits so long by its own clock."""
+        began_at = time.monotonic()
+        self.compose("exec", "--no-TTY", service, "python", "-c", f"import time; time.sleep({seconds})")
+        return time.monotonic() - began_at
+
+    def busy_executor(self) -> psutil.Process | None:
+        """An executor on a worker that computes now, if there is one."""
+        lines = [line for worker in WORKERS for line in self._processes_of(worker)]
+        found = [psutil.Process(int(line.split()[0])) for line in lines if EXECUTOR in line]
+        return next((process for process in found if process.cpu_percent(interval=1) > 50), None)
 
     def details(self) -> str:
         return self.compose("ps", "--all") + self.compose("logs", "--no-color", "--tail", "20")[-8_000:]
+
+    def _processes_of(self, service: str) -> list[str]:
+        """A line for each, with its number on this machine and its command."""
+        return _docker("top", f"{self.name}-{service}-1", "-eo", "pid,args", "-ww").splitlines()[1:]
 
     def secrets(self) -> dict[str, str]:
         values = compose_env.variables((self.directory / ".env").read_text())
@@ -174,12 +250,14 @@ class Platform:
         # Views are refreshed at night.
         return all(flow["lag"]["is_up_to_date"] for flow in flows if flow["state"] != "VIEW")
 
-    def send(self, count: int = 100) -> None:
-        self.python(SEND, str(self.sent), str(self.sent + count))
-        self.sent += count
+    def send(self, numbers: Iterable[int] = ()) -> None:
+        """Send these numbers, or a hundred small ones."""
+        added = [*numbers] or [*range(len(self.sent), len(self.sent) + 100)]
+        self.python(SEND, *map(str, added))
+        self.sent += added
 
     def stored(self, table: str) -> list[list[int]]:
-        rows: list[list[int]] = json.loads(self.python(STORED, table.replace(".", "/")))
+        rows: list[list[int]] = json.loads(self.python(STORED, table))
         return sorted(rows)
 
     def send_and_wait(self, seconds: float) -> None:
@@ -189,13 +267,18 @@ class Platform:
             wait_until(partial(self.has_all, table), seconds, self.details, 1)
 
     def has_all(self, table: str) -> bool:
-        return len(self.stored(table)) >= self.sent
+        return len(self.stored(table)) >= len(self.sent)
 
     def require_exact_rows(self) -> None:
         """Each number is in both tables, once, and by the ledger, too."""
-        assert self.stored(BRONZE) == [[number] for number in range(self.sent)]
-        assert self.stored(SILVER) == [[number, number * number] for number in range(self.sent)]
+        assert self.stored(BRONZE) == [[number] for number in sorted(self.sent)]
+        assert self.stored(SILVER) == [[number, number * number] for number in sorted(self.sent)]
         assert BRONZE in self.run("sluice", "verify")
+
+
+def _environment() -> dict[str, str]:
+    """Compose prefers variables to `.env`, and this process has those of its own platform."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "AWS_", "SLUICE_"))}
 
 
 def _docker(*words: str) -> str:

@@ -40,22 +40,24 @@ class StoreProxy:
 
     requests: all that arrived. before: called with each request before it is forwarded; it may wait. refuses: the error
     that the client gets instead of the store's answer, if any. loses: whether the store gets the request, but the
-    client no answer to it.
+    client no answer to it. address: where it listens; port 0 is a free one.
     """
 
-    def __init__(self, store_port: int) -> None:
+    def __init__(
+        self, store_port: int, store_host: str = "127.0.0.1", address: tuple[str, int] = ("127.0.0.1", 0)
+    ) -> None:
         self.requests: list[Request] = []
         self.before: Callable[[Request], None] = lambda request: None
         self.refuses: Callable[[Request], Refusal | None] = lambda request: None
         self.loses: Callable[[Request], bool] = lambda request: False
-        self._store_port = store_port
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._port = self._server.server_port
+        self._store = (store_host, store_port)
+        self._server = ThreadingHTTPServer(address, self._handler())
+        self._address = self._server.server_address
         self._is_away = False
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://127.0.0.1:{self._server.server_port}"
 
     @contextmanager
     def running(self) -> Iterator["StoreProxy"]:
@@ -75,7 +77,7 @@ class StoreProxy:
             yield
         finally:
             self._is_away = False
-            self._server = ThreadingHTTPServer(("127.0.0.1", self._port), self._handler())
+            self._server = ThreadingHTTPServer(self._address, self._handler())
             self._serve()
 
     def _serve(self) -> None:
@@ -135,7 +137,7 @@ class StoreProxy:
                     self.wfile.write(body)
 
             def _ask_store(self, body: bytes) -> tuple[HTTPResponse, bytes]:
-                connection = HTTPConnection("127.0.0.1", proxy._store_port)
+                connection = HTTPConnection(*proxy._store)
                 connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
                 for name, value in self.headers.items():
                     if name.lower() not in ("connection", "expect"):
