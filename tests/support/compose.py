@@ -53,6 +53,7 @@ TABLE = Table(
 STORE_PROXY = {
     "store-proxy": {
         "image": "sluice",
+        "build": {"context": ".", "target": "sluice"},
         "command": "python -m tests.support.s3.compose_proxy",
         "init": True,
         "restart": "unless-stopped",
