@@ -1,5 +1,7 @@
 """The executors of a driver on a cluster: it has as many as it is to have, by the interface of dynamic allocation."""
 
+import time
+from collections import deque
 from contextlib import suppress
 
 from py4j.protocol import Py4JError
@@ -36,6 +38,10 @@ def _cores(setting: str | None) -> int:
     return int(setting or 1)
 
 
+# Reports of batches are journaled some seconds after their end.
+CHANGES_KEPT = 100
+
+
 class Executors:
     """running: the executors that the driver has now; None while nobody scales it."""
 
@@ -50,6 +56,11 @@ class Executors:
         self._leaving: set[str] = set()
         self._problem: str | None = None
         self.running: int | None = None
+        self._changes: deque[tuple[float, int | None]] = deque(maxlen=CHANGES_KEPT)
+
+    def running_at(self, seconds: float) -> int | None:
+        """The executors that the driver had at this time since 1970; None while nobody scaled it."""
+        return next((running for since, running in reversed(self._changes) if since <= seconds), None)
 
     def turn(self, size: int | None) -> None:
         """Called every second: asks the cluster for this many executors, and ends idle ones beyond.
@@ -58,6 +69,8 @@ class Executors:
         """
         try:
             self._conform(size)
+            if not self._changes or self._changes[-1][1] != self.running:
+                self._changes.append((time.time(), self.running))
         except Py4JError as error:
             # The flows go on with the executors that there are.
             if str(error) != self._problem:

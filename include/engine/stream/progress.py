@@ -61,9 +61,16 @@ class Progress:
             if reports[index].timestamp() == flow.journaled_timestamp:
                 break
             counts = flow.counts.get(reports[index].batchId())
-            lines.append(self._line(flow, report=reports[index].json(), **(counts._asdict() if counts else {})))
+            lines.append(self._report(flow, reports[index].json(), counts._asdict() if counts else {}))
         self._write(lines[::-1])
         flow.journaled_timestamp = newest.timestamp()
+
+    def _report(self, flow: RunningFlow, report: str, counts: dict[str, object]) -> str:
+        facts = json.loads(report)
+        ended_at = datetime.fromisoformat(facts["timestamp"]).timestamp() + facts["batchDuration"] / 1_000
+        running = self._executors.running_at(ended_at)
+        scaled = {} if running is None else {"executors": running}
+        return self._line(flow, **scaled, report=report, **counts)
 
     def _ending(self, flow: RunningFlow) -> str:
         query = flow.query
@@ -80,8 +87,6 @@ class Progress:
 
     def _line(self, flow: RunningFlow, **values: object) -> str:
         head = {"driver": self._driver, "flow": flow.table.flow, "generation": flow.generation}
-        if self._executors.running is not None:
-            head["executors"] = self._executors.running
         return json.dumps({**head, **values})
 
     def _write(self, lines: list[str]) -> None:
