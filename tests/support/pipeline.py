@@ -103,7 +103,7 @@ class Pipeline:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=180,
+            timeout=600,
         )
 
     def _command(self, arguments: tuple[str, ...], job: str = "stream.py") -> list[str]:
