@@ -2,7 +2,8 @@
 
 If Spark's triggers cannot be controlled, each query keeps the interval that its table declares.
 Intervals are computed from numbers alone. A root is a flow whose source no other flow of the driver writes. Under load
-roots begin batches less often, and batches grow.
+roots begin batches less often, and batches grow. Durations of batches that ran side by side, or that compiled their
+code, are longer than their work. So no root waits longer for a driver that runs nothing than `rest_seconds` says.
 """
 
 import math
@@ -72,6 +73,14 @@ def _shared_interval(roots: list[Root], busy_cores: float) -> float:
 def smoothed(mean: float | None, newest: float) -> float:
     """Returns the running mean after `newest`. mean: the mean before; None if there is none."""
     return newest if mean is None else mean + NEWEST_SHARE * (newest - mean)
+
+
+def rest_seconds(busy_seconds: float) -> float:
+    """Returns for how long a driver may run no batch, after so many seconds in which it ran at least one.
+
+    That leaves it `BUSY_SHARE` of the time.
+    """
+    return max(LONGEST_INTERVAL_SECONDS, busy_seconds * (1 / BUSY_SHARE - 1))
 
 
 # Pauses of a topic or folder without new records double up to this, and those of a table in a store that no flow of the
@@ -145,8 +154,8 @@ class FlowTrigger:
         for reader in self.readers:
             reader.has_new_commit = True
 
-    def due_at(self) -> float:
-        """Returns the moment at which to check it."""
+    def due_at(self, rested_at: float = math.inf) -> float:
+        """Returns the moment at which to check it. rested_at: when its driver has rested for as long as it may."""
         if self.query is None or self.is_running_batch:
             return math.inf
         if self.clock is None:
@@ -158,10 +167,12 @@ class FlowTrigger:
         if self.writers or (isinstance(self._log, Path) and not self.has_begun_batch):
             # Another driver or job may commit to its source. In a store, each check would cost a request.
             return max(self.checked_at, self.began_at) + declared_seconds
+        rested_at = max(rested_at, self.fired_at + declared_seconds)
         if self.has_begun_batch:
-            return self.fired_at + self.interval_seconds
+            return min(self.fired_at + self.interval_seconds, rested_at)
         # Under load, batches are far apart. A look that finds no rows costs little, and need not wait as long.
-        return max(self.began_at + self.interval_seconds, self.fired_at + max(declared_seconds, self.idle_seconds))
+        batch_at = min(self.began_at + self.interval_seconds, rested_at)
+        return max(batch_at, self.fired_at + max(declared_seconds, self.idle_seconds))
 
     def is_due(self) -> bool:
         """Returns whether its next trigger is due. Notes the time of the check."""
@@ -222,6 +233,9 @@ class Pacer:
         self._is_stopped = False
         self._problem: str | None = None
         self._can_set_clocks: bool | None = None
+        # Since when it runs batches without a break, None while it runs none; and until when such a break may last.
+        self._busy_since: float | None = None
+        self._rested_at = math.inf
 
     def start(self, writer: DataStreamWriter, table: Flow, once: bool) -> StreamingQuery:
         """Starts a flow's query. once: it reads its source to the end without a pause (`availableNow`)."""
@@ -254,18 +268,29 @@ class Pacer:
         with self._changed:
             self._triggers.pop(flow, None)
             self._connect()
+            self._rest()
+            self._changed.notify()
 
     def begin(self, flow: str) -> None:
         """Notes that the flow's batch has passed the gate."""
         with self._changed:
             self._triggers[flow].begin()
+            if self._busy_since is None:
+                self._busy_since, self._rested_at = time.monotonic(), math.inf
 
     def commit(self, flow: str) -> None:
         """Notes that the flow's batch is committed, which triggers the driver's flows that read its table."""
         with self._changed:
             self._triggers[flow].commit()
             self._set_intervals()
+            self._rest()
             self._changed.notify()
+
+    def _rest(self) -> None:
+        """Note that the driver runs no batch, if that is so."""
+        since, now = self._busy_since, time.monotonic()
+        if since is not None and not any(trigger.is_running_batch for trigger in self._triggers.values()):
+            self._busy_since, self._rested_at = None, now + rest_seconds(now - since)
 
     def intervals(self) -> dict[str, float]:
         """Returns each flow's seconds between batches while rows arrive; the declared ones for flows that follow
@@ -283,7 +308,7 @@ class Pacer:
             trigger = self._triggers.get(flow)
             if trigger is None or trigger.query is None or trigger.clock is None:
                 return False
-            query, is_due_later = trigger.query, trigger.due_at() > time.monotonic()
+            query, is_due_later = trigger.query, trigger.due_at(self._rested_at) > time.monotonic()
         return is_due_later and not query.status["isTriggerActive"]
 
     def stop(self) -> None:
@@ -328,8 +353,8 @@ class Pacer:
         """Waits until a flow is to be checked; returns False once the pacer is stopped."""
         with self._changed:
             while not self._is_stopped:
-                due_at = min((trigger.due_at() for trigger in self._triggers.values()), default=math.inf)
-                seconds = due_at - time.monotonic()
+                due_at = (trigger.due_at(self._rested_at) for trigger in self._triggers.values())
+                seconds = min(due_at, default=math.inf) - time.monotonic()
                 if seconds <= 0:
                     break
                 self._changed.wait(None if math.isinf(seconds) else seconds)
@@ -338,7 +363,7 @@ class Pacer:
     def _due(self) -> list[FlowTrigger]:
         with self._changed:
             now = time.monotonic()
-            candidates = [trigger for trigger in self._triggers.values() if trigger.due_at() <= now]
+            candidates = [trigger for trigger in self._triggers.values() if trigger.due_at(self._rested_at) <= now]
             return [trigger for trigger in candidates if trigger.is_due()]
 
     def _fire(self, trigger: FlowTrigger) -> None:
