@@ -48,7 +48,10 @@ class Presence:
                 f"The platform is down: `make down` stopped it {duration} ago, and nothing is started before `make up`."
             )
         if self.worked_seconds_ago is None:
-            return "The supervisor has not been at work yet, so no flow is started: `make up` starts the platform."
+            return (
+                "The supervisor has not been at work yet, so no flow is started: `make up` starts the platform; in "
+                "containers, Airflow takes some minutes to start."
+            )
         if self.worked_seconds_ago <= LATE_SECONDS:
             return None
         return (
