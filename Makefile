@@ -120,7 +120,7 @@ store: venv ## the local S3 store, built by Go in 80 seconds, 61 MB
 class-data: setup ## the archive of classes that makes drivers start sooner, 200 MB; `make up` makes it by itself
 	@$(IN_VENV) -m include.local.class_data
 
-compose-env: ## write the secrets of docker-compose.yaml into .env; `docker compose up` starts everything in containers
+compose-env: ## write the secrets of docker-compose.yaml into .env, for `docker compose up`; STORE=1: with an S3 store
 	@"$(PYTHON)" -m include.containers.compose_env $(if $(STORE),--store)
 
 venv:
