@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -333,11 +332,10 @@ def database_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def answers(port: int) -> bool:
-    with suppress(psycopg.OperationalError):
+    """Whether it asks for a password. Until then it says that it starts."""
+    with pytest.raises(psycopg.OperationalError) as refusal:
         psycopg.connect(f"host=127.0.0.1 port={port} user=control password=wrong dbname=control")
-        return True
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    return "password authentication failed" in str(refusal.value)
 
 
 def test_each_part_has_a_login_with_its_rights_alone_once_the_owner_has_migrated(database_server: str, monkeypatch):
