@@ -60,19 +60,15 @@ STORE_PROXY = {
         "volumes": ["./tests:/opt/sluice/tests:ro"],
     }
 }
-# A second of a slow worker lasts a quarter longer, by each of its clocks and in each wait.
+# With libfaketime, threads of Python and librdkafka that wait for a time spin.
 SLOW_CLOCK = """
 FROM sluice AS sluice
 USER root
-RUN apt-get update && apt-get install --yes --no-install-recommends libfaketime \\
-    && ln -s /usr/lib/*/faketime/libfaketimeMT.so.1 /usr/lib/slow-clock.so
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
+COPY containers/slow_clock.c /tmp/
+RUN gcc -O2 -shared -fPIC -o /usr/lib/slow-clock.so /tmp/slow_clock.c
 USER sluice
 """
-SLOW_WORKER = {
-    "image": "sluice-slow-clock",
-    "build": {"dockerfile": "slow-clock.Dockerfile"},
-    "environment": {"LD_PRELOAD": "/usr/lib/slow-clock.so", "FAKETIME": "+0 x0.8"},
-}
 SEND = """
 import os, sys
 from confluent_kafka import Producer
@@ -203,11 +199,22 @@ class Platform:
         """The command lines of drivers in the container of a worker. It answers also without a network."""
         return [line for line in self._processes_of(service) if "jobs/stream.py" in line]
 
-    def seconds_of_a_wait(self, service: str, seconds: float) -> float:
-        """How long a process in the container takes that waits so long by its own clock."""
-        began_at = time.monotonic()
-        self.compose("exec", "--no-TTY", service, "python", "-c", f"import time; time.sleep({seconds})")
-        return time.monotonic() - began_at
+    @contextmanager
+    def slow_clocks(self, *services: str) -> Iterator[None]:
+        """From now on, during the block, the time of day in these containers passes at 0.8 of its speed."""
+        shutil.copy(Path(__file__).with_name("slow_clock.c"), self.directory / "containers")
+        (self.directory / "slow-clock.Dockerfile").write_text(SLOW_CLOCK)
+        variables = {"LD_PRELOAD": "/usr/lib/slow-clock.so", "SLOW_SINCE": str(int(time.time()))}
+        build = {"dockerfile": "slow-clock.Dockerfile"}
+        changed = {"image": "sluice-slow-clock", "build": build, "environment": variables}
+        with self.changed(dict.fromkeys(services, changed)):
+            yield
+        self.compose("up", "--detach", timeout_seconds=1_800)
+
+    def seconds_by_its_clock(self, service: str, seconds: float) -> float:
+        """How long a wait of so many seconds lasts by the time of day in the container."""
+        code = f"import time; begin = time.time(); time.sleep({seconds}); print(time.time() - begin)"
+        return float(self.compose("exec", "--no-TTY", service, "python", "-c", code))
 
     def busy_executor(self) -> psutil.Process | None:
         """An executor on a worker that computes now, if there is one."""
