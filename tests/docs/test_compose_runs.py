@@ -108,6 +108,15 @@ def drivers_of_flows(platform: Platform) -> list[list[str]]:
     return [leases[flow] for flow in (BRONZE, SILVER)]
 
 
+def require_that_it_has_ended_itself(platform: Platform, host: str) -> None:
+    """The driver on a worker that is cut off ends, and does not come back with the network."""
+    wait_until(lambda: not platform.drivers_on(host), RECOVERY_SECONDS, platform.details, 2)
+    platform.network("connect", host)
+    platform.send_and_wait(RECOVERY_SECONDS)
+    assert host not in platform.driver_hosts()
+    platform.require_exact_rows()
+
+
 @only_in_full_runs
 def test_the_platform_comes_up_and_a_killed_worker_loses_and_doubles_no_row(platform: Platform):
     wait_until(lambda: int(platform.python(GOLD)) > 0, START_SECONDS, platform.details, poll_seconds=5)
@@ -222,11 +231,7 @@ def test_a_worker_that_is_cut_off_beyond_its_lease_ends_its_driver_and_loses_and
         with recovery("its state has a name"):
             assert wait_for_its_name(platform) in NAMES
         platform.send_and_wait(RECOVERY_SECONDS)
-    wait_until(lambda: not platform.drivers_on(host), RECOVERY_SECONDS, platform.details, 2)
-    platform.network("connect", host)
-    platform.send_and_wait(RECOVERY_SECONDS)
-    assert host not in platform.driver_hosts()
-    platform.require_exact_rows()
+    require_that_it_has_ended_itself(platform, host)
 
 
 @only_in_full_runs
@@ -253,11 +258,7 @@ def test_workers_with_clocks_a_fifth_slow_lose_and_double_no_row_if_one_is_cut_o
         platform.network("disconnect", host)
         with recovery("a worker with a slow clock that is cut off, until rows arrive"):
             platform.send_and_wait(RECOVERY_SECONDS)
-        wait_until(lambda: not platform.drivers_on(host), RECOVERY_SECONDS, platform.details, 2)
-        platform.network("connect", host)
-        platform.send_and_wait(RECOVERY_SECONDS)
-        assert host not in platform.driver_hosts()
-        platform.require_exact_rows()
+        require_that_it_has_ended_itself(platform, host)
     platform.send_and_wait(START_SECONDS)
     platform.require_exact_rows()
 

@@ -40,7 +40,7 @@ class StoreProxy:
 
     requests: all that arrived. before: called with each request before it is forwarded; it may wait. refuses: the error
     that the client gets instead of the store's answer, if any. loses: whether the store gets the request, but the
-    client no answer to it. address: where it listens; port 0 is a free one.
+    client no answer to it. store_host, store_port: of the store. address: where it listens; port 0 is a free one.
     """
 
     def __init__(
